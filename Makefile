@@ -1,0 +1,35 @@
+# `make test` and `make demo` do all the set-up on a machine that has only Python 3.11 and make.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint types bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+setup: $(STAMP)  ## make the virtual environment with the pinned set
+
+# torch goes in first and alone, so that nothing else decides which build is taken.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## the clip rate of every method by answer length: a table and a figure
+	$(BIN)/python benchmarks/clip_by_length.py --figure out/clip_by_length.png
+
+test: lint types  ## ruff, pyright and the tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache

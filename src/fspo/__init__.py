@@ -1,0 +1,1 @@
+"""Length-fair reinforcement learning from verifiable rewards for language models."""
