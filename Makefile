@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## the clip rate of every method by answer length: a table and a figure
 	$(BIN)/python benchmarks/clip_by_length.py --figure out/clip_by_length.png
 
-test: lint types  ## ruff, pyright and the tests
+test: lint types  ## ruff, mypy and the tests
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
@@ -29,7 +29,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)
-	$(BIN)/pyright
+	$(BIN)/mypy
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache
