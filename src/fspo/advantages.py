@@ -1,0 +1,146 @@
+"""Advantages: one number a response, from the rewards of a group of responses to the same prompt.
+
+    advantage = fspo.advantages.get("rloo")(rewards, groups)         # (N,), (N,) -> (N,)
+
+A reward of NaN means that the answer could not be scored: it takes no part in any baseline and gets advantage 0.
+A group with one scored answer has no baseline and gets 0; a group without variance gets 0 by arithmetic. `count`
+says how many there were. (verl gives a lone answer its raw reward as advantage; TRL gives it 0, as here.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fspo.settings import hint
+
+
+class Estimator(Protocol):
+    def __call__(self, rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class GroupCounts:
+    """How much of a batch of groups carries a signal."""
+
+    groups: int
+    single: int  # groups with fewer than two scored answers
+    without_variance: int  # groups of two or more whose rewards are all equal
+    unscored: int  # answers without a reward
+
+
+class _Groups:
+    """Sums over groups, of scored answers alone."""
+
+    def __init__(self, rewards: Tensor, groups: Tensor | Sequence[int]) -> None:
+        if not isinstance(rewards, Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
+            raise ValueError("rewards must be a floating-point tensor of shape (N,)")
+        groups = torch.as_tensor(groups, device=rewards.device)
+        if groups.shape != rewards.shape or groups.is_floating_point():
+            raise ValueError(f"groups must be {len(rewards)} whole numbers, one a reward")
+        if torch.isinf(rewards).any():
+            raise ValueError(f"the reward of row {int(torch.isinf(rewards).nonzero()[0])} is infinite")
+        self.scored = ~torch.isnan(rewards)
+        self.rewards = torch.where(self.scored, rewards, 0.0)
+        self.index = torch.unique(groups, return_inverse=True)[1]
+        self.n = self.sum(self.scored.to(rewards.dtype))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """(N,) -> (groups,), unscored answers left out."""
+        size = int(self.index.max()) + 1 if len(self.index) else 0
+        return values.new_zeros(size).index_add_(0, self.index, torch.where(self.scored, values, 0.0))
+
+    def mean(self, weights: Tensor | None = None) -> Tensor:
+        """(N,): the (weighted) mean reward of each answer's group."""
+        if weights is None:
+            return (self.sum(self.rewards) / self.n.clamp(min=1))[self.index]
+        return (self.sum(self.rewards * weights) / self.sum(weights).clamp(min=1e-30))[self.index]
+
+    def std(self) -> Tensor:
+        """(N,): the sample standard deviation of each answer's group, 0 for a lone answer."""
+        square = self.sum((self.rewards - self.mean()).square())
+        return (square / (self.n - 1).clamp(min=1)).sqrt()[self.index]
+
+    def kept(self, advantages: Tensor) -> Tensor:
+        """0 where the answer has no reward or no companion."""
+        return torch.where(self.scored & (self.n > 1)[self.index], advantages, 0.0)
+
+
+def grpo(
+    rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None, eps: float = 1e-4
+) -> Tensor:
+    """(R - mean) / (std + eps) of the group. eps is TRL's 1e-4; verl has 1e-6."""
+    g = _Groups(rewards, groups)
+    return g.kept((g.rewards - g.mean()) / (g.std() + eps))
+
+
+def dr_grpo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
+    """R - mean of the group: no division by its standard deviation (arXiv 2503.20783)."""
+    g = _Groups(rewards, groups)
+    return g.kept(g.rewards - g.mean())
+
+
+def rloo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
+    """R - mean of the other answers of the group (arXiv 2402.14740)."""
+    g = _Groups(rewards, groups)
+    n = g.n[g.index]
+    return g.kept((g.rewards - g.mean()) * n / (n - 1).clamp(min=1))
+
+
+def reinforce_pp(
+    rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None, eps: float = 1e-8
+) -> Tensor:
+    """R - mean of the group, then whitened over the batch: REINFORCE++ with baseline (arXiv 2501.03262).
+
+    With `lengths` an answer counts once a token in the batch's mean and variance, as in verl.
+    """
+    g = _Groups(rewards, groups)
+    centred = g.kept(g.rewards - g.mean())
+    weight = torch.where(g.scored & (g.n > 1)[g.index], _weights(lengths, rewards), 0.0)
+    total = weight.sum().clamp(min=1)
+    mean = (weight * centred).sum() / total
+    variance = (weight * (centred - mean).square()).sum() / (total - 1).clamp(min=1)
+    return g.kept((centred - mean) * torch.rsqrt(variance + eps))
+
+
+def opo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
+    """R - length-weighted mean of the group: the variance-optimal baseline of arXiv 2505.23585."""
+    if lengths is None:
+        raise ValueError("the opo advantage weighs by length: pass lengths=, one a reward")
+    g = _Groups(rewards, groups)
+    return g.kept(g.rewards - g.mean(_weights(lengths, rewards)))
+
+
+def count(rewards: Tensor, groups: Tensor | Sequence[int]) -> GroupCounts:
+    """How many groups there are, and how many of them carry no signal."""
+    g = _Groups(rewards, groups)
+    spread = g.sum((g.rewards - g.mean()).abs())
+    flat = (g.n > 1) & (spread <= 1e-9 * g.sum(g.rewards.abs()).clamp(min=1))
+    return GroupCounts(len(g.n), int((g.n < 2).sum()), int(flat.sum()), int((~g.scored).sum()))
+
+
+def _weights(lengths: Tensor | None, rewards: Tensor) -> Tensor:
+    if lengths is None:
+        return torch.ones_like(rewards)
+    if lengths.shape != rewards.shape or not (lengths > 0).all():
+        raise ValueError(f"lengths must be {len(rewards)} positive numbers, one a reward")
+    return lengths.to(rewards)
+
+
+REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, reinforce_pp, opo)}
+
+
+def names() -> list[str]:
+    """The names of all advantage estimators."""
+    return list(REGISTRY)
+
+
+def get(name: str) -> Estimator:
+    """The estimator of this name."""
+    if name not in REGISTRY:
+        raise ValueError(f"there is no advantage {name!r}{hint(name, REGISTRY)}")
+    return REGISTRY[name]

@@ -1,0 +1,156 @@
+"""The frame of an objective: check the batch, ask the subclass for its surrogate, aggregate, measure."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fspo.objectives.batch import Batch, Totals, masked
+from fspo.objectives.options import KLPenalty, Mismatch
+from fspo.settings import Settings
+
+Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """What an objective computes from a batch: the quantity to maximise and what clipping did to it."""
+
+    value: Tensor  # (B,) a response, or (B, T) a token; already times the advantage
+    accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived
+    capped: Tensor  # (B,) in [0, 1]: share whose exponent hit the hard cap
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result of an objective on a batch."""
+
+    loss: Tensor  # scalar, differentiable: minimise it
+    log_ratio: Tensor  # (B,) S, detached
+    accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived clipping
+    lengths: Tensor  # (B,) L
+    metrics: dict[str, float]
+
+
+class Objective(Settings, ABC):
+    """A policy objective. The object is its own configuration: immutable, checked, with vetted defaults.
+
+    A gradient *survives* to the degree of min(1, its weight / the importance ratio): 0 or 1 where an objective
+    clips, in between where it bends weights softly.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    aggregation: ClassVar[Aggregation]
+
+    exponent_cap: float = Field(20.0, gt=0, le=80, description="hard cap on any exponent; counted when it acts")
+    kl: KLPenalty | None = Field(None, description="penalty to a reference policy; needs ref_logprobs")
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
+    mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
+
+    @abstractmethod
+    def surrogate(self, batch: Batch) -> Surrogate:
+        """The clipped objective of each response or token, to be maximised."""
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        totals: Totals | None = None,
+        staleness: int = 0,
+        ref_logprobs: Tensor | None = None,
+        entropy: Tensor | None = None,
+        sampler_logprobs: Tensor | None = None,
+    ) -> Output:
+        """The loss of a batch of B responses, padded anywhere to T positions.
+
+        logprobs, old_logprobs: (B, T) of the current and of the behaviour policy; advantages: (B,); mask: (B, T)
+        bool, the trained tokens. `totals` are the sums over the whole batch when this is only a part of it: the
+        losses of the parts then add up to the loss of the whole. `staleness` is the number of optimiser steps
+        since the answers were sampled; only objectives with a state look at it.
+        """
+        batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
+        surrogate = self.surrogate(batch)
+        metrics = dict(surrogate.metrics)
+        value = surrogate.value
+        if self.mismatch is not None:
+            sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
+            weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
+            value = self._weighted(value, weights, batch)
+            metrics["mismatch_outside"] = float(
+                changed.double().mean() if changed.dim() == 1 else batch.share(changed).mean()
+            )
+        loss = -self._aggregate(value, batch)
+        if self.kl is not None:
+            kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch))
+            loss = loss + self.kl.coef * self._aggregate(kl, batch)
+            metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
+        if self.entropy_coef:
+            bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
+            loss = loss - self.entropy_coef * bonus
+        metrics |= _measure(batch, surrogate)
+        return Output(loss, batch.log_ratio.detach(), surrogate.accepted, batch.lengths, metrics)
+
+    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
+        """Learn from the whole batch of an update, once, after it; only objectives with a state do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the objective has learnt, as plain numbers that JSON can hold; empty for most."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise ValueError(f"{self.name} keeps no state, so it cannot load one with keys {sorted(state)}")
+
+    def _row_scale(self, batch: Batch) -> Tensor | float:
+        """What the token sum of a response is multiplied by before responses are added up."""
+        if self.aggregation == "token_mean":
+            return 1 / batch.totals.tokens
+        if self.aggregation == "sequence_mean_of_sums":
+            return 1 / batch.totals.sequences
+        return 1 / (batch.lengths * batch.totals.sequences)
+
+    def _aggregate(self, value: Tensor, batch: Batch) -> Tensor:
+        if value.dim() == 1:
+            return value.sum() / batch.totals.sequences
+        return (masked(value, batch.mask).sum(-1) * self._row_scale(batch)).sum()
+
+    def _weighted(self, value: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        if value.dim() == 1 and weights.dim() == 2:
+            return value * batch.share(weights)
+        return value * (weights if weights.dim() == value.dim() else weights.unsqueeze(-1))
+
+
+def _given(value: Tensor | None, name: str, option: str, batch: Batch) -> Tensor:
+    if value is None:
+        raise ValueError(f"the option {option} needs {name}: pass it to the call, shape (B, T)")
+    if value.shape != batch.mask.shape:
+        raise ValueError(f"{name} must have the shape of mask, {tuple(batch.mask.shape)}, not {tuple(value.shape)}")
+    return value
+
+
+def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
+    """Statistics of this batch alone, from one transfer of per-response numbers."""
+    columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped]
+    S, L, accepted, capped = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
+    mu = float(S.sum() / L.sum())
+    sigma = float(((S - mu * L) / L.sqrt()).square().mean().sqrt())
+    log_ess = 2 * torch.logsumexp(S, 0) - torch.logsumexp(2 * S, 0)
+    return {
+        "clip_rate": 1 - float(accepted.mean()),
+        "capped": float(capped.mean()),
+        "mu": mu,
+        "sigma": sigma,
+        "ess": math.exp(float(log_ess)) / len(S),
+        "on_policy": float(not S.any()),
+    }

@@ -1,0 +1,164 @@
+"""What an objective sees: one checked batch, and the totals of the whole batch it is a part of.
+
+Symbols, as everywhere in this package: B responses, T positions, L the trained tokens of a response,
+l the token log-ratio (B, T), S = sum of l over a response (B,), A the advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fspo.objectives.primitives import low_variance_kl
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the whole batch that a loss divides by, or takes its drift and scale from.
+
+    All of them are plain sums: totals of micro-batches, accumulation steps or ranks are added (`a + b`, or an
+    all-reduce of `vector()`), and every part of the batch is then given the same totals.
+    """
+
+    sequences: float
+    tokens: float
+    log_ratio: float = math.nan  # sum of S
+    log_ratio_square: float = math.nan  # sum of S^2 / L
+    low_variance_kl: float = math.nan  # sum over tokens of exp(l) - 1 - l
+
+    @classmethod
+    def of(cls, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Totals:
+        """The totals of a batch of log-probs."""
+        with torch.no_grad():
+            zeros = torch.zeros(len(mask), device=mask.device)
+            batch = Batch.check(logprobs, old_logprobs, zeros, mask)
+            return replace(batch.totals, low_variance_kl=float(low_variance_kl(batch.token_log_ratio).sum()))
+
+    @classmethod
+    def from_vector(cls, values: Iterable[float]) -> Totals:
+        return cls(*(float(value) for value in values))
+
+    def vector(self) -> list[float]:
+        """The sums in a fixed order, to be all-reduced."""
+        return list(astuple(self))
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def drift(self) -> float:
+        """mu = mean of l over all tokens (k1)."""
+        return _known(self.log_ratio) / self.tokens
+
+    @property
+    def drift_low_variance(self) -> float:
+        """mu = -mean of exp(l) - 1 - l over all tokens (k3): less noise, never positive."""
+        return -_known(self.low_variance_kl) / self.tokens
+
+    def scale(self, mu: float) -> float:
+        """sigma: the root mean square of (S - mu L) / sqrt(L)."""
+        square = _known(self.log_ratio_square) - 2 * mu * self.log_ratio + mu * mu * self.tokens
+        return math.sqrt(max(square, 0.0) / self.sequences)
+
+
+def _known(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError(
+            "these totals hold counts only, and a drift or a band taken from the data needs the sums of the "
+            "log-ratios too: make them with Totals.of(logprobs, old_logprobs, mask) and add the parts"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Checked inputs. Masked-out positions are already removed, whatever stood there."""
+
+    logprobs: Tensor  # (B, T) as given, half precision widened
+    token_log_ratio: Tensor  # (B, T) l, 0 where masked out, differentiable
+    log_ratio: Tensor  # (B,) S, differentiable
+    lengths: Tensor  # (B,) L
+    advantages: Tensor  # (B,), or (B, T) for objectives that work on tokens
+    mask: Tensor  # (B, T) bool
+    totals: Totals
+    staleness: int
+
+    @classmethod
+    def check(
+        cls,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        totals: Totals | None = None,
+        staleness: int = 0,
+    ) -> Batch:
+        _check_shapes(logprobs, old_logprobs, advantages, mask)
+        logprobs = _widened(logprobs)
+        l = masked(logprobs - _widened(old_logprobs.detach()), mask)
+        S = l.sum(-1)
+        lengths = torch.count_nonzero(mask, -1).to(S.dtype)
+        advantages = advantages.detach().to(S.dtype)
+        row_advantages = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1)
+        # One transfer to the host, where sums are exact and a bad row is cheap to name.
+        s, n, a = torch.stack([S.detach(), lengths, row_advantages]).cpu().double()
+        _check_rows(n > 0, "mask has no trained token in row {row}: leave such responses out of the batch")
+        _check_rows(torch.isfinite(s), "log-probs of row {row} hold NaN or inf inside the mask")
+        _check_rows(torch.isfinite(a), "advantages of row {row} hold NaN or inf")
+        if totals is None:
+            totals = Totals(len(s), *torch.stack([n.sum(), s.sum(), (s * s / n).sum()]).tolist())
+        return cls(logprobs, l, S, lengths, advantages, mask, totals, staleness)
+
+    @property
+    def token_advantages(self) -> Tensor:
+        """(B, T), or (B, 1) to be spread over the tokens of a response."""
+        return self.advantages if self.advantages.dim() == 2 else self.advantages.unsqueeze(-1)
+
+    @property
+    def row_advantages(self) -> Tensor:
+        """(B,): what an objective that weighs whole responses needs."""
+        if self.advantages.dim() == 2:
+            raise ValueError("this objective weighs whole responses: give advantages of shape (B,), not (B, T)")
+        return self.advantages
+
+    def share(self, tokens: Tensor) -> Tensor:
+        """(B,): the share of each response's trained tokens that a (B, T) tensor marks, or its mean over them."""
+        return masked(tokens.to(self.lengths.dtype), self.mask).sum(-1) / self.lengths
+
+
+def masked(values: Tensor, mask: Tensor) -> Tensor:
+    """0 where the mask is off. Never a product: inf or nan times zero would stay."""
+    return torch.where(mask, values, 0.0)
+
+
+def _widened(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _check_rows(good: Tensor, sentence: str) -> None:
+    if not good.all():
+        raise ValueError(sentence.format(row=int((~good).nonzero()[0])))
+
+
+def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> None:
+    for name, value in {"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages}.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise ValueError(f"mask must be a bool tensor, not {_kind(mask)}; mask.bool() makes one")
+    if logprobs.dim() != 2 or not logprobs.numel():
+        raise ValueError(f"logprobs must have the shape (B, T) with B, T > 0, not {tuple(logprobs.shape)}")
+    shape = tuple(logprobs.shape)
+    for name, value in {"old_logprobs": old_logprobs, "mask": mask}.items():
+        if value.shape != logprobs.shape:
+            raise ValueError(f"{name} must have the shape of logprobs, {shape}, not {tuple(value.shape)}")
+    if advantages.shape not in (logprobs.shape[:1], logprobs.shape):
+        raise ValueError(f"advantages must have the shape ({shape[0]},), not {tuple(advantages.shape)}")
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,116 @@
+"""Adaptive FSPO: the band follows the data, so that no pilot run chooses c. This project's extension.
+
+    z = (S - mu L) / sqrt(L),     band  mu L - sigma u_low sqrt(L) .. mu L + sigma u_high sqrt(L)
+
+Separately for every staleness (optimiser steps since the answers were sampled: z is 0 on the first and widens
+with each) it tracks
+
+    mu, sigma   moving averages of the drift a token and of the scale of z: all of the data, quickly
+    u           the quantile that leaves clip_rate / 2 outside on its side, in units of sigma: it starts at the
+                Gaussian one and takes a step up when too many fell outside, down when too few, so that the
+                rate is met for any shape of z, without bias however small the batches
+
+    log u  +=  step * (share outside on that side / (clip_rate / 2) - 1)
+
+`c_max` and `drift_max` are hard bounds: a wanted clip rate never means an unbounded move of the policy. The band of an
+update is what was known before it; `observe` is called once after it with the whole batch, so micro-batches and
+ranks all use the same band.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from fspo.objectives.base import Aggregation, Objective, Surrogate
+from fspo.objectives.batch import Batch
+from fspo.objectives.fspo import band_surrogate
+
+
+@dataclass
+class Band:
+    """What is known about z at one staleness."""
+
+    updates: int
+    mu: float
+    square: float  # sigma^2
+    u_low: float
+    u_high: float
+
+
+class FSPOAdaptive(Objective):
+    """FSPO with a band learnt on line for a wanted clip rate."""
+
+    name: ClassVar[str] = "fspo_adaptive"
+    summary: ClassVar[str] = "FSPO whose band is learnt on line for a wanted clip rate, per staleness, under a hard cap"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+
+    clip_rate: float = Field(0.1, gt=0, lt=1, description="wanted share outside the band, both sides together")
+    c_start: float = Field(0.03, gt=0, description="half-width until the first update has been seen")
+    c_min: float = Field(1e-3, gt=0, description="the half-width is never less: nothing is clipped for rounding noise")
+    c_max: float = Field(0.5, gt=0, description="the half-width is never more: a hard cap on the policy's move")
+    drift_max: float = Field(0.05, ge=0, description="hard cap on the drift a token, either way")
+    memory: int = Field(20, ge=1, description="updates that the moving averages remember")
+    step: float = Field(0.02, gt=0, lt=1, description="step of log u for an update with nothing outside")
+    reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
+
+    _bands: dict[int, Band] = PrivateAttr(default_factory=dict)
+
+    def band(self, staleness: int) -> tuple[float, float, float]:
+        """mu, c_low and c_high that an update at this staleness will use."""
+        known = self._bands.get(staleness)
+        if known is None:
+            return 0.0, self._held(self.c_start), self._held(self.c_start)
+        mu, sigma = max(-self.drift_max, min(self.drift_max, known.mu)), math.sqrt(known.square)
+        return mu, self._held(sigma * known.u_low), self._held(sigma * known.u_high)
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        mu, c_low, c_high = self.band(batch.staleness)
+        root = batch.lengths.sqrt()
+        bands = (c_low * root, c_high * root)
+        result = band_surrogate(batch, mu, bands, self.exponent_cap, reference_length=self.reference_length)
+        result.metrics.update(c_low=c_low, c_high=c_high)
+        return result
+
+    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
+        S, L = torch.stack([log_ratio, lengths.to(log_ratio.dtype)]).detach().cpu().double()
+        if not (torch.isfinite(S).all() and (L > 0).all()):
+            raise ValueError("observe needs finite log-ratios and positive lengths")
+        mu, c_low, c_high = self.band(staleness)
+        z = (S - mu * L) / L.sqrt()
+        drift = float(S.sum() / L.sum())
+        square = float(((S - drift * L).square() / L).mean())
+        gaussian = NormalDist().inv_cdf(1 - self.clip_rate / 2)
+        known = self._bands.setdefault(staleness, Band(0, 0.0, 0.0, gaussian, gaussian))
+        if known.updates:  # the first band was a guess: what fell outside it says nothing about u
+            known.u_low = self._stepped(known.u_low, float((z < -c_low).double().mean()), gaussian)
+            known.u_high = self._stepped(known.u_high, float((z > c_high).double().mean()), gaussian)
+        known.updates += 1
+        weight = max(1 / self.memory, 1 / known.updates)
+        known.mu += weight * (drift - known.mu)
+        known.square += weight * (square - known.square)
+
+    def _held(self, c: float) -> float:
+        return max(self.c_min, min(self.c_max, c))
+
+    def _stepped(self, u: float, outside: float, gaussian: float) -> float:
+        """One step of the quantile, kept within 5x of the Gaussian one where a cap stops the rate from answering."""
+        u *= math.exp(self.step * (outside / (self.clip_rate / 2) - 1))
+        return max(gaussian / 5, min(gaussian * 5, u))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(staleness): asdict(band) for staleness, band in sorted(self._bands.items())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        try:
+            bands = {int(staleness): Band(**band) for staleness, band in state.items()}
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"not a state of {self.name}: {error}") from None
+        self._bands.clear()
+        self._bands.update(bands)

@@ -1,0 +1,76 @@
+"""What composes with any objective: a KL penalty to a reference, and the weight that corrects for a sampler
+whose log-probs differ from the trainer's."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fspo.objectives.batch import Batch, masked
+from fspo.objectives.primitives import low_variance_kl
+from fspo.settings import Settings
+
+
+class KLPenalty(Settings):
+    """coef * KL(pi || reference), estimated a token and aggregated as the objective aggregates tokens.
+
+    With d = log pi - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
+    Reference: J. Schulman, Approximating KL divergence (2020). k2 alone has the KL's gradient.
+    """
+
+    coef: float = Field(gt=0, description="weight of the penalty")
+    kind: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the divergence")
+
+    def per_token(self, batch: Batch, ref_logprobs: Tensor) -> Tensor:
+        d = masked(batch.logprobs - ref_logprobs.detach(), batch.mask)
+        if self.kind == "k1":
+            return d
+        return d.square() / 2 if self.kind == "k2" else low_variance_kl(-d)
+
+
+class Mismatch(Settings):
+    """Importance weight of the trainer's old policy over the engine that sampled the answers.
+
+    With d_t = log pi_old - log pi_sampler: exp(d_t) a token, or exp(sum d_t) a sequence. `truncate` clamps the
+    weight into [low, high]; `mask` drops what lies outside. `c` takes the place of low and high: the log-weight
+    of a sequence is held within drift L ± c sqrt(L), so that long answers are not cut more often than short ones.
+    Weights are constants: no gradient passes through them.
+    """
+
+    level: Literal["token", "sequence"] = "sequence"
+    mode: Literal["truncate", "mask"] = "mask"
+    low: float = Field(0.0, ge=0, description="smallest weight allowed")
+    high: float = Field(3.0, gt=0, description="largest weight allowed")
+    c: float | None = Field(None, gt=0, description="half-width of the sqrt(L) band; replaces low and high")
+    drift: float = Field(0.0, description="centre of the sqrt(L) band, a token: minus the KL between the engines")
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Mismatch:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low} must be below high = {self.high}")
+        if self.c is not None and self.level == "token":
+            raise ValueError("the sqrt(L) rule is about whole sequences: use level='sequence' with c")
+        return self
+
+    @torch.no_grad()
+    def weights(self, old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights, (B,) or (B, T), and which of them the rule changed.
+
+        A token whose sampler log-prob is NaN (the engine gave none) counts as matching.
+        """
+        d = torch.nan_to_num(masked(old_logprobs - sampler_logprobs, mask), nan=0.0)
+        low = d.new_tensor(math.log(self.low) if self.low else -math.inf)
+        high = d.new_tensor(math.log(self.high))
+        if self.level == "sequence":
+            d = d.sum(-1)
+            if self.c is not None:
+                lengths = mask.sum(-1)
+                low = self.drift * lengths - self.c * lengths.sqrt()
+                high = self.drift * lengths + self.c * lengths.sqrt()
+        outside = (d < low) | (d > high)
+        weights = torch.exp(torch.clamp(d, low, high))
+        return (weights if self.mode == "truncate" else weights.masked_fill(outside, 0.0)), outside

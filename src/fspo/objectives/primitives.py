@@ -1,0 +1,54 @@
+"""The few tensor operations that every objective is composed of.
+
+A pessimistic clip, min(exp(x) A, exp(clamp(x, low, high)) A), is a one-sided clamp of the exponent: from above
+where A > 0, from below where A < 0. Written so, nothing is exponentiated before it is clamped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Clip(NamedTuple):
+    """An exponent after clamping, and what the clamping did."""
+
+    ratio: Tensor  # exp of the clamped exponent, differentiable where nothing was clamped
+    accepted: Tensor  # bool: the gradient passes
+    capped: Tensor  # bool: the hard cap on the exponent acted, and nothing tighter
+
+
+def pessimistic(
+    log_ratio: Tensor,
+    advantages: Tensor,
+    low: Tensor | float,
+    high: Tensor | float,
+    cap: float,
+    dual: Tensor | float = torch.inf,
+) -> Clip:
+    """exp of `log_ratio`, clamped where that makes the objective smaller, as in PPO.
+
+    `low`, `high` and `dual` are in log space. `dual` bounds the exponent where A < 0 (dual clip); `cap` bounds it
+    everywhere, because the pessimistic rule alone leaves it unbounded for A < 0.
+    """
+    infinite = advantages.new_tensor(torch.inf)
+    lower = torch.where(advantages < 0, low, -infinite)
+    upper = torch.where(advantages > 0, high, torch.where(advantages < 0, dual, infinite))
+    ratio = torch.exp(torch.clamp(log_ratio, lower, upper.clamp(max=cap)))
+    with torch.no_grad():
+        capped = (log_ratio > cap) & (upper > cap)
+        return Clip(ratio, (log_ratio >= lower) & (log_ratio <= upper) & ~capped, capped)
+
+
+def capped_ratio(log_ratio: Tensor, cap: float) -> Clip:
+    """exp of `log_ratio` with the hard cap alone."""
+    with torch.no_grad():
+        capped = log_ratio > cap
+    return Clip(torch.exp(log_ratio.clamp(max=cap)), ~capped, capped)
+
+
+def low_variance_kl(log_ratio: Tensor, cap: float = 20.0) -> Tensor:
+    """exp(l) - 1 - l >= 0, the k3 estimate of a KL divergence; its exponent is capped."""
+    return torch.expm1(log_ratio.clamp(max=cap)) - log_ratio

@@ -1,0 +1,27 @@
+"""REINFORCE (Williams 1992): no importance ratio, nothing to clip.
+
+    J = mean_i A sum_t log pi
+
+A advantage. Unbiased only while the answers come from the current policy.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from fspo.objectives.base import Aggregation, Objective, Surrogate
+from fspo.objectives.batch import Batch, masked
+
+
+class REINFORCE(Objective):
+    """Advantage times log-probability."""
+
+    name: ClassVar[str] = "reinforce"
+    summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip: for on-policy data"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        value = batch.token_advantages * masked(batch.logprobs, batch.mask)
+        return Surrogate(value, torch.ones_like(batch.lengths), torch.zeros_like(batch.lengths))

@@ -1,0 +1,46 @@
+"""VESPO as TRL has it: a soft kernel on the sequence weight, held constant.
+
+    J = sum_{i,t} sg( phi(w) ) A log pi / tokens,     phi(w) = w^k exp( lambda (1 - w) ),   w = exp(S)
+
+S sum of the token log-ratios of a response, A advantage, sg stop-gradient; k and lambda depend on the sign of A.
+phi(1) = 1, and it falls off either side. TRL clamps each token's log-ratio to ± 20 and log w to [log 1e-8, 20].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from fspo.objectives.base import Aggregation, Objective, Surrogate
+from fspo.objectives.batch import Batch, masked
+
+LOWEST = math.log(1e-8)
+
+
+class VESPO(Objective):
+    """Log-probability weighted by a gamma kernel of the sequence weight."""
+
+    name: ClassVar[str] = "vespo"
+    summary: ClassVar[str] = "log-prob times a soft gamma kernel of the sequence weight, mean over tokens"
+    aggregation: ClassVar[Aggregation] = "token_mean"
+
+    k_pos: float = Field(2.0, ge=0, description="power of w where A >= 0")
+    lambda_pos: float = Field(3.0, ge=1e-4, description="decay in w where A >= 0")
+    k_neg: float = Field(3.0, ge=0, description="power of w where A < 0")
+    lambda_neg: float = Field(2.0, ge=1e-4, description="decay in w where A < 0")
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        A = batch.row_advantages
+        with torch.no_grad():
+            cap = self.exponent_cap
+            total = batch.token_log_ratio.detach().clamp(-cap, cap).sum(-1)
+            log_w = total.clamp(LOWEST, cap)
+            k = torch.where(A >= 0, self.k_pos, self.k_neg)
+            decay = torch.where(A >= 0, self.lambda_pos, self.lambda_neg)
+            log_phi = k * log_w + decay * (1 - log_w.exp())
+            accepted = (log_phi - log_w).clamp(max=0).exp()
+        value = (log_phi.exp() * A).unsqueeze(-1) * masked(batch.logprobs, batch.mask)
+        return Surrogate(value, accepted, total > cap)

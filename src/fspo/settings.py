@@ -1,0 +1,40 @@
+"""The base of every checked settings object: unknown keys and bad values give one clear sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Settings(BaseModel):
+    """Frozen, and closed to unknown keys; a bad value raises a ValueError of one sentence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(_sentence(type(self), error)) from None
+
+
+def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("literal[", "constrained-")))
+    owner = model.__name__
+    if first["type"] == "extra_forbidden":
+        return f"{owner} has no parameter {key!r}{hint(key, model.model_fields)}"
+    if first["type"] == "missing":
+        return f"{owner} needs the parameter {key!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{owner}.{key} = {first['input']!r}: {message}" if key else f"{owner}: {message}"
+
+
+def hint(wrong: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where something is close, and the whole list where nothing is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
