@@ -92,7 +92,7 @@ class Objective(Settings, ABC):
             )
         loss = -self._aggregate(value, batch)
         if self.kl is not None:
-            kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch))
+            kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch), self.exponent_cap)
             loss = loss + self.kl.coef * self._aggregate(kl, batch)
             metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
         if self.entropy_coef:

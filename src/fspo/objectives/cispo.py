@@ -39,6 +39,6 @@ class CISPO(Objective):
         with torch.no_grad():
             ratio, _, capped = capped_ratio(batch.token_log_ratio.detach(), self.exponent_cap)
             weight = ratio.clamp(self.ratio_low, self.ratio_high)
-            accepted, capped_share = batch.share((weight / ratio).clamp(max=1)), batch.share(capped)
+            accepted, capped_share = batch.share((self.ratio_high / ratio).clamp(max=1)), batch.share(capped)
         value = weight * batch.token_advantages * masked(batch.logprobs, batch.mask)
         return Surrogate(value, accepted, capped_share)

@@ -39,7 +39,7 @@ class Band:
 
     updates: int
     mu: float
-    square: float  # sigma^2
+    sigma: float
     u_low: float
     u_high: float
 
@@ -56,8 +56,8 @@ class FSPOAdaptive(Objective):
     c_min: float = Field(1e-3, gt=0, description="the half-width is never less: nothing is clipped for rounding noise")
     c_max: float = Field(0.5, gt=0, description="the half-width is never more: a hard cap on the policy's move")
     drift_max: float = Field(0.05, ge=0, description="hard cap on the drift a token, either way")
-    memory: int = Field(20, ge=1, description="updates that the moving averages remember")
-    step: float = Field(0.02, gt=0, lt=1, description="step of log u for an update with nothing outside")
+    memory: int = Field(30, ge=1, description="updates that the moving averages remember")
+    step: float = Field(0.01, gt=0, lt=1, description="step of log u for an update with nothing outside")
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
 
     _bands: dict[int, Band] = PrivateAttr(default_factory=dict)
@@ -67,7 +67,7 @@ class FSPOAdaptive(Objective):
         known = self._bands.get(staleness)
         if known is None:
             return 0.0, self._held(self.c_start), self._held(self.c_start)
-        mu, sigma = max(-self.drift_max, min(self.drift_max, known.mu)), math.sqrt(known.square)
+        mu, sigma = max(-self.drift_max, min(self.drift_max, known.mu)), known.sigma
         return mu, self._held(sigma * known.u_low), self._held(sigma * known.u_high)
 
     def surrogate(self, batch: Batch) -> Surrogate:
@@ -85,24 +85,27 @@ class FSPOAdaptive(Objective):
         mu, c_low, c_high = self.band(staleness)
         z = (S - mu * L) / L.sqrt()
         drift = float(S.sum() / L.sum())
-        square = float(((S - drift * L).square() / L).mean())
-        gaussian = NormalDist().inv_cdf(1 - self.clip_rate / 2)
-        known = self._bands.setdefault(staleness, Band(0, 0.0, 0.0, gaussian, gaussian))
+        # From the mean size, not the mean square, of z: a few wild responses must not set the scale.
+        sigma = math.sqrt(math.pi / 2) * float(((S - drift * L).abs() / L.sqrt()).mean())
+        u = NormalDist().inv_cdf(1 - self.clip_rate / 2)
+        known = self._bands.setdefault(staleness, Band(0, 0.0, 0.0, u, u))
         if known.updates:  # the first band was a guess: what fell outside it says nothing about u
-            known.u_low = self._stepped(known.u_low, float((z < -c_low).double().mean()), gaussian)
-            known.u_high = self._stepped(known.u_high, float((z > c_high).double().mean()), gaussian)
+            known.u_low = self._stepped(known.u_low, known.sigma, float((z < -c_low).double().mean()))
+            known.u_high = self._stepped(known.u_high, known.sigma, float((z > c_high).double().mean()))
         known.updates += 1
         weight = max(1 / self.memory, 1 / known.updates)
         known.mu += weight * (drift - known.mu)
-        known.square += weight * (square - known.square)
+        known.sigma += weight * (sigma - known.sigma)
 
     def _held(self, c: float) -> float:
         return max(self.c_min, min(self.c_max, c))
 
-    def _stepped(self, u: float, outside: float, gaussian: float) -> float:
-        """One step of the quantile, kept within 5x of the Gaussian one where a cap stops the rate from answering."""
-        u *= math.exp(self.step * (outside / (self.clip_rate / 2) - 1))
-        return max(gaussian / 5, min(gaussian * 5, u))
+    def _stepped(self, u: float, sigma: float, outside: float) -> float:
+        """One step of the quantile; none further out where a bound holds the width and the rate cannot answer."""
+        step = self.step * (outside / (self.clip_rate / 2) - 1)
+        if (step > 0 and sigma * u >= self.c_max) or (step < 0 and sigma * u <= self.c_min):
+            return u
+        return u * math.exp(step)
 
     def state_dict(self) -> dict[str, Any]:
         return {str(staleness): asdict(band) for staleness, band in sorted(self._bands.items())}

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fspo.objectives.batch import Batch, masked
-from fspo.objectives.primitives import low_variance_kl
+from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.settings import Settings
 
 
@@ -19,17 +19,20 @@ class KLPenalty(Settings):
     """coef * KL(pi || reference), estimated a token and aggregated as the objective aggregates tokens.
 
     With d = log pi - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
-    Reference: J. Schulman, Approximating KL divergence (2020). k2 alone has the KL's gradient.
+    Reference: J. Schulman, Approximating KL divergence (2020). Of the three, k2 alone has the KL's gradient on
+    on-policy data; `importance` multiplies by the token ratio, which gives k3 the KL's gradient off-policy too
+    (arXiv 2512.02556; TRL's default, not verl's).
     """
 
     coef: float = Field(gt=0, description="weight of the penalty")
     kind: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the divergence")
+    importance: bool = Field(False, description="multiply by the token ratio")
 
-    def per_token(self, batch: Batch, ref_logprobs: Tensor) -> Tensor:
+    def per_token(self, batch: Batch, ref_logprobs: Tensor, cap: float) -> Tensor:
+        """(B, T), 0 where masked out; exponents are capped at `cap`."""
         d = masked(batch.logprobs - ref_logprobs.detach(), batch.mask)
-        if self.kind == "k1":
-            return d
-        return d.square() / 2 if self.kind == "k2" else low_variance_kl(-d)
+        kl = d if self.kind == "k1" else d.square() / 2 if self.kind == "k2" else low_variance_kl(-d, cap)
+        return kl * capped_ratio(batch.token_log_ratio, cap).ratio if self.importance else kl
 
 
 class Mismatch(Settings):

@@ -1,0 +1,231 @@
+"""The definitions by hand, the defaults, the metrics, the registry and the sentences for bad input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import fspo
+from batches import random_batch
+from fspo.objectives import Totals
+
+
+def responses(*log_ratios: float, length: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Responses of `length` tokens with the given S: log-probs, old log-probs, mask."""
+    l = torch.tensor(log_ratios, dtype=torch.float64).unsqueeze(-1).expand(-1, length) / length
+    return l.clone().requires_grad_(), torch.zeros_like(l), torch.ones_like(l, dtype=torch.bool)
+
+
+def test_fspo_by_hand() -> None:
+    """mu = -0.01, c = 0.03, L = 4: the band is -0.04 ± 0.06."""
+    S, A = [-0.2, -0.09, 0.01, 0.2], torch.tensor([-1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    logprobs, old, mask = responses(*S)
+    out = fspo.objectives.FSPO(c_low=0.03, c_high=0.03, drift=-0.01)(logprobs, old, A, mask)
+    expected = [-math.exp(-0.1), math.exp(-0.09), 2 * math.exp(0.01), 3 * math.exp(0.02)]
+    assert float(out.loss) == pytest.approx(-sum(expected) / 4, rel=1e-12)
+    assert out.accepted.tolist() == [0, 1, 1, 0]
+    assert out.log_ratio.tolist() == pytest.approx(S)
+    out.loss.backward()
+    assert logprobs.grad is not None
+    # Summed over the tokens, not averaged: every token of an accepted response has the gradient -w A / B.
+    for row, weight in enumerate([0, math.exp(-0.09), 2 * math.exp(0.01), 0]):
+        assert logprobs.grad[row].tolist() == pytest.approx([-weight / 4] * 4)
+
+
+def test_fspo_drift_and_calibration_come_from_the_whole_batch() -> None:
+    logprobs, old, mask = responses(-0.4, 0.1, 0.2)
+    advantages = torch.ones(3, dtype=torch.float64)
+    kl = fspo.objectives.get("fspo", drift="kl")(logprobs, old, advantages, mask)
+    assert kl.metrics["drift"] == pytest.approx(-0.1 / 12)
+    k3 = fspo.objectives.get("fspo", drift="k3")(logprobs, old, advantages, mask)
+    assert k3.metrics["drift"] == pytest.approx(-sum(4 * (math.expm1(s / 4) - s / 4) for s in (-0.4, 0.1, 0.2)) / 12)
+    rated = fspo.objectives.get("fspo", clip_rate=0.1, drift="zero")(logprobs, old, advantages, mask)
+    sigma = math.sqrt((0.4**2 + 0.1**2 + 0.2**2) / 4 / 3)
+    assert rated.metrics["c_low"] == rated.metrics["c_high"] == pytest.approx(1.6448536 * sigma)
+    whole = Totals(6, 24, -0.6, 0.5, 0.3)
+    given = fspo.objectives.get("fspo", drift="kl")(logprobs, old, advantages, mask, totals=whole)
+    assert given.metrics["drift"] == pytest.approx(-0.025)
+    assert float(given.loss) == pytest.approx(-float(given.accepted.sum() * 0) - _pessimistic(-0.025) / 6, rel=1e-9)
+
+
+def _pessimistic(mu: float) -> float:
+    return sum(math.exp(min(s, 4 * mu + 0.06)) for s in (-0.4, 0.1, 0.2))
+
+
+def test_dual_clip_and_exponent() -> None:
+    logprobs, old, mask = responses(2.0, length=16)
+    A = torch.tensor([-1.0], dtype=torch.float64)
+    plain = fspo.objectives.get("fspo", drift="zero")(logprobs, old, A, mask)
+    dual = fspo.objectives.get("fspo", drift="zero", c_dual=0.1)(logprobs, old, A, mask)
+    wide = fspo.objectives.get("fspo", drift="zero", c_dual=0.1, exponent=0.75)(logprobs, old, A, mask)
+    assert float(plain.loss) == pytest.approx(math.exp(2))
+    assert float(dual.loss) == pytest.approx(math.exp(0.1 * 4))
+    assert float(wide.loss) == pytest.approx(math.exp(0.1 * 8))
+    assert (plain.accepted.item(), dual.accepted.item()) == (1, 0)
+
+
+def test_studentized_by_hand() -> None:
+    """One surprising token widens the band of its own response, and of no other."""
+    l = torch.tensor([[0.5, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+    objective = fspo.objectives.get("fspo_studentized", drift="zero", c_low=1.5, c_high=1.5)
+    out = objective(l, torch.zeros_like(l), torch.ones(2, dtype=torch.float64), torch.ones_like(l, dtype=torch.bool))
+    assert out.accepted.tolist() == [1, 0]  # 0.5 <= 1.5 * 0.5, but 1.0 > 1.5 * 0.5
+    assert float(out.loss) == pytest.approx(-(math.exp(0.5) + math.exp(0.75)) / 2)
+
+
+def test_reference_length_is_a_constant_scale() -> None:
+    batch = random_batch(2)
+    for name in ("fspo", "fspo_adaptive", "fspo_studentized"):
+        one = fspo.objectives.get(name)(*batch.arguments()).loss
+        scaled = fspo.objectives.get(name, reference_length=50.0)(*batch.arguments()).loss
+        assert float(scaled) == pytest.approx(float(one) / 50)
+
+
+@pytest.mark.parametrize("name", fspo.objectives.names())
+def test_on_policy_every_objective_gives_the_plain_policy_gradient(name: str) -> None:
+    """At S = 0 nothing is clipped and each gradient is A grad log pi, up to the objective's own constant."""
+    batch = random_batch(1)
+    logprobs = batch.old_logprobs.clone().requires_grad_()
+    out = fspo.objectives.get(name)(logprobs, batch.old_logprobs, batch.advantages, batch.mask)
+    out.loss.backward()
+    assert out.accepted.tolist() == [1] * len(batch.advantages)
+    assert out.metrics["on_policy"] == 1
+    assert out.metrics["ess"] == pytest.approx(1)
+    assert logprobs.grad is not None
+    per_row = logprobs.grad.sum(-1) / batch.mask.sum(-1)
+    assert torch.equal(torch.sign(per_row), -torch.sign(batch.advantages))
+
+
+def test_soft_objectives_report_the_share_that_survives() -> None:
+    logprobs, old, mask = responses(4 * math.log(10.0))
+    A = torch.ones(1, dtype=torch.float64)
+    cispo = fspo.objectives.get("cispo")(logprobs, old, A, mask)
+    assert cispo.accepted.item() == pytest.approx(0.5)  # the weight is 5 where the ratio is 10
+    gate = 1 / (1 + math.exp(-9))
+    assert fspo.objectives.get("sapo")(logprobs, old, A, mask).accepted.item() == pytest.approx(4 * gate * (1 - gate))
+
+
+def test_token_objectives_take_an_advantage_for_each_token() -> None:
+    batch = random_batch(4)
+    for name in ("ppo", "grpo", "dapo", "cispo", "sapo", "gspo_token", "reinforce"):
+        objective = fspo.objectives.get(name)
+        spread = batch.advantages.unsqueeze(-1).expand_as(batch.logprobs).contiguous()
+        one = objective(*batch.arguments()).loss
+        many = objective(batch.logprobs, batch.old_logprobs, spread, batch.mask).loss
+        torch.testing.assert_close(one, many)
+    with pytest.raises(ValueError, match=r"shape \(B,\), not \(B, T\)"):
+        fspo.objectives.get("fspo")(batch.logprobs, batch.old_logprobs, spread, batch.mask)
+
+
+def test_sqrt_rule_of_the_sampler_weight_cuts_no_length_more() -> None:
+    g = torch.Generator().manual_seed(0)
+    outside = {}
+    for L in (16, 1024):
+        d = 0.02 * torch.randn(4000, L, generator=g) - 0.0002
+        rule = fspo.objectives.Mismatch(c=0.03, drift=-0.0002)
+        outside[L] = float(rule.weights(d, torch.zeros_like(d), torch.ones_like(d, dtype=torch.bool))[1].float().mean())
+    assert outside[16] == pytest.approx(0.134, abs=0.02)
+    assert outside[1024] == pytest.approx(outside[16], abs=0.02)
+
+
+def test_mismatch_drops_or_truncates() -> None:
+    d = torch.tensor([[0.5, 0.5], [0.1, -0.1], [float("nan"), 0.2]])
+    zeros, mask = torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    weights, outside = fspo.objectives.Mismatch(mode="mask", high=2.0).weights(d, zeros, mask)
+    assert weights.tolist() == pytest.approx([0, 1, math.exp(0.2)])
+    assert outside.tolist() == [True, False, False]
+    assert fspo.objectives.Mismatch(mode="truncate", high=2.0).weights(d, zeros, mask)[0][0] == pytest.approx(2)
+
+
+def good() -> dict[str, Any]:
+    batch = random_batch(0, rows=3, positions=5)
+    return dict(zip(("logprobs", "old_logprobs", "advantages", "mask"), batch.arguments(), strict=True))
+
+
+def broken(key: str, change: Any) -> dict[str, Any]:
+    values = good()
+    return values | {key: change(values[key])}
+
+
+def put(value: float) -> Any:
+    def change(t: torch.Tensor) -> torch.Tensor:
+        t = t.clone()
+        t[1] = value
+        return t
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (broken("logprobs", lambda t: t[0]), r"logprobs must have the shape \(B, T\)"),
+        (broken("logprobs", lambda t: t.long()), "logprobs must be a floating-point tensor, not torch.int64"),
+        (broken("logprobs", lambda t: t.tolist()), "logprobs must be a floating-point tensor, not list"),
+        (broken("old_logprobs", lambda t: t[:, :2]), r"old_logprobs must have the shape of logprobs, \(3, 5\)"),
+        (broken("advantages", lambda t: t.unsqueeze(-1)), r"advantages must have the shape \(3,\), not \(3, 1\)"),
+        (broken("mask", lambda t: t.float()), "mask must be a bool tensor, not torch.float32"),
+        (broken("mask", put(False)), "mask has no trained token in row 1"),
+        (broken("logprobs", put(float("nan"))), "log-probs of row 1 hold NaN or inf inside the mask"),
+        (broken("old_logprobs", put(float("-inf"))), "log-probs of row 1 hold NaN or inf inside the mask"),
+        (broken("advantages", put(float("nan"))), "advantages of row 1 hold NaN or inf"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    for name in ("fspo", "grpo"):
+        with pytest.raises(ValueError, match=sentence) as error:
+            fspo.objectives.get(name)(**arguments)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"),
+    [
+        ("gspoo", {}, "there is no objective 'gspoo'; did you mean 'gspo'?"),
+        ("xyzzy", {}, "there is no objective 'xyzzy'; known: bnpo, cispo"),
+        ("fspo", {"c_low": -0.1}, "FSPO.c_low = -0.1: Input should be greater than or equal to 0"),
+        ("fspo", {"c_hihg": 0.1}, "FSPO has no parameter 'c_hihg'; did you mean 'c_high'?"),
+        ("fspo", {"clip_rate": 0.1, "c_low": 0.1}, "give either clip_rate or c_low and c_high"),
+        ("fspo", {"clip_rate": 0.1, "exponent": 0.6}, "clip_rate calibrates a band of width sqrt"),
+        ("fspo", {"drift": "mean"}, "FSPO.drift = 'mean'"),
+        ("fspo", {"c_low": float("nan")}, "FSPO.c_low = nan"),
+        ("grpo", {"kl": {"kind": "k3"}}, "needs the parameter 'coef'"),
+        ("cispo", {"ratio_low": 6.0}, "ratio_low = 6.0 must be below ratio_high"),
+        ("grpo", {"mismatch": {"level": "token", "c": 0.1}}, "the sqrt.L. rule is about whole sequences"),
+        ("grpo", {"mismatch": {"low": 4.0}}, "low = 4.0 must be below high = 3.0"),
+    ],
+)
+def test_bad_parameters_are_one_clear_sentence(name: str, parameters: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
+        fspo.objectives.get(name, **parameters)
+    assert "\n" not in str(error.value)
+
+
+def test_options_say_what_they_need() -> None:
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match="the option kl needs ref_logprobs"):
+        fspo.objectives.get("fspo", kl={"coef": 0.1})(*batch.arguments())
+    with pytest.raises(ValueError, match="entropy must have the shape of mask"):
+        fspo.objectives.get("fspo", entropy_coef=0.1)(*batch.arguments(), entropy=batch.entropy[:, :1])
+    with pytest.raises(ValueError, match="these totals hold counts only"):
+        fspo.objectives.get("fspo", drift="kl")(*batch.arguments(), totals=Totals(4, 20))
+    with pytest.raises(ValueError, match="these totals hold counts only"):
+        fspo.objectives.get("fspo", drift="k3")(*batch.arguments(), totals=Totals(40, 200))
+    with pytest.raises(ValueError, match="keeps no state"):
+        fspo.objectives.get("fspo").load_state_dict({"a": 1})
+    fspo.objectives.get("fspo").load_state_dict(fspo.objectives.get("fspo").state_dict())
+
+
+def test_registry() -> None:
+    wanted = (
+        "fspo fspo_adaptive fspo_studentized ppo grpo dapo dr_grpo bnpo cispo sapo gspo gspo_token luspo gmpo vespo"
+    )
+    assert set(f"{wanted} rloo reinforce".split()) == set(fspo.objectives.names())
+    for name in fspo.objectives.names():
+        objective = fspo.objectives.get(name)
+        assert type(objective).model_validate(objective.model_dump()) == objective
+        assert objective.summary
+        assert all(f.description for f in type(objective).model_fields.values()), name
