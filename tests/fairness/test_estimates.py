@@ -1,0 +1,135 @@
+"""Calibration, the scaling law and partition bands recover what data was made with."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fspo
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from simulate import SIGMA, ar1_variance, reports, simulate
+
+N = 2_000_000
+
+
+def test_the_exact_variance_of_ar1_sums() -> None:
+    phi, L = 0.5, 40
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20_000, L))
+    for t in range(1, L):
+        x[:, t] = phi * x[:, t - 1] + math.sqrt(1 - phi**2) * x[:, t]
+    assert x.sum(1).var() == pytest.approx(float(ar1_variance(np.array([L]), phi)[0]), rel=0.04)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.2], ids=["independent", "AR(1)"])
+def test_fspo_is_flat_over_length_and_the_others_are_not(phi: float) -> None:
+    table = reports(*simulate(N, phi))
+    fair = table["fspo, kl drift"]
+    assert len(fair.bins) == 8
+    assert fair.flatness < 0.01
+    assert fair.lre < 0.02
+    assert fair.clip_rate == pytest.approx(0.1, abs=0.002)
+    for name in ("rloo (w in 0.8–1.2)", "gspo (3e-4, 4e-4)", "fspo, zero drift"):
+        assert table[name].flatness > 5 * fair.flatness, name
+    long, short = table["rloo (w in 0.8–1.2)"].bins[-1], table["gspo (3e-4, 4e-4)"].bins[0]
+    assert long.clip_rate > 0.9
+    assert short.clip_rate > 0.8
+
+
+@pytest.mark.parametrize("method", ["quantile", "gaussian"])
+def test_calibrate(method: str) -> None:
+    S, L = simulate(400_000, 0.0)
+    band = fspo.fairness.calibrate(S, L, clip_rate=0.1, method=method)
+    assert band.mu == pytest.approx(-(SIGMA**2) / 2, rel=0.02)
+    assert band.sigma == pytest.approx(SIGMA, rel=0.01)
+    assert (band.c_low, band.c_high) == pytest.approx((1.645 * SIGMA,) * 2, rel=0.01)
+
+
+def test_calibrate_meets_the_rate_for_any_shape() -> None:
+    rng = np.random.default_rng(0)
+    L = rng.integers(5, 500, 50_000)
+    S = np.sqrt(L) * (rng.exponential(0.02, len(L)) - 0.02)
+    band = fspo.fairness.calibrate(S, L, clip_rate=0.2)
+    z = (S - band.mu * L) / np.sqrt(L)
+    assert ((z < -band.c_low) | (z > band.c_high)).mean() == pytest.approx(0.2, abs=0.001)
+    assert band.c_high > 1.3 * band.c_low
+    assert fspo.fairness.calibrate(S, L, drift="zero").mu == 0
+    assert fspo.fairness.calibrate(S, L, drift=-0.1).mu == -0.1
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
+@pytest.mark.parametrize("H", [0.5, 0.7])
+def test_scaling_law_covers_the_truth(H: float, heavy: bool) -> None:
+    rng = np.random.default_rng(0)
+    hits = {"H": 0, "mu": 0, "scale": 0}
+    runs = 200
+    for _ in range(runs):
+        L = np.exp(rng.uniform(2, 8, 1500)).round()
+        noise = rng.standard_t(6, len(L)) / math.sqrt(1.5) if heavy else rng.standard_normal(len(L))
+        law = fspo.fairness.scaling_law(-1e-4 * L + 0.02 * L**H * noise, L)
+        hits["H"] += law.interval[0] <= H <= law.interval[1]
+        hits["mu"] += law.mu_interval[0] <= -1e-4 <= law.mu_interval[1]
+        hits["scale"] += law.scale_interval[0] <= 0.02 <= law.scale_interval[1]
+    assert all(0.90 * runs <= hit for hit in hits.values()), hits
+    assert law.interval[1] - law.interval[0] < 0.2
+
+
+def test_scaling_law_sees_correlated_tokens() -> None:
+    S, L = simulate(100_000, 0.5)
+    assert fspo.fairness.scaling_law(S, L).interval[0] > 0.5
+
+
+def test_partition_bands_shrink_small_partitions_and_keep_large_ones() -> None:
+    rng = np.random.default_rng(0)
+    sizes, scales = {"a": 4000, "b": 4000, "c": 4000, "tiny": 4}, {"a": 0.01, "b": 0.02, "c": 0.04, "tiny": 0.02}
+    partition = np.repeat(list(sizes), list(sizes.values()))
+    L = rng.integers(20, 400, len(partition)).astype(float)
+    sigma = np.array([scales[p] for p in partition])
+    S = -(sigma**2) / 2 * L + sigma * np.sqrt(L) * rng.standard_normal(len(L))
+    bands = fspo.fairness.partition_bands(S, L, partition, clip_rate=0.1)
+    for name in "abc":
+        assert bands.bands[name].sigma == pytest.approx(scales[name], rel=0.05)
+        assert bands.shrinkage[name] < 0.05
+    assert bands.shrinkage["tiny"] > 0.2
+    low, high = bands.bounds(L, partition)
+    large, pooled = partition != "tiny", bands.pooled
+    own = (low <= S) & (high >= S)
+    plain = np.abs(S - pooled.mu * L) <= pooled.c_low * np.sqrt(L)
+    assert fspo.fairness.measure(L[large], own[large], by=partition[large]).flatness < 0.02
+    assert fspo.fairness.measure(L[large], plain[large], by=partition[large]).flatness > 0.2
+    unknown = bands.bounds([100.0], ["new"])
+    assert unknown[1][0] == pytest.approx(pooled.mu * 100 + pooled.c_high * 10)
+
+
+def test_partitions_that_do_not_differ_get_the_pooled_band() -> None:
+    rng = np.random.default_rng(3)
+    L = rng.integers(20, 400, 6000).astype(float)
+    S = 0.02 * np.sqrt(L) * rng.standard_normal(len(L))
+    bands = fspo.fairness.partition_bands(S, L, np.arange(len(L)) % 30)
+    own = [np.sqrt(np.mean(S[k::30] ** 2 / L[k::30])) for k in range(30)]
+    shrunk = [bands.bands[str(k)].sigma for k in range(30)]
+    assert np.std(shrunk) < 0.5 * np.std(own)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="at least 10 responses, not 3"):
+        fspo.fairness.scaling_law([1, 2, 3], [1, 2, 3])
+    with pytest.raises(ValueError, match="all responses have the length 7"):
+        fspo.fairness.scaling_law(np.arange(20.0), np.full(20, 7))
+    with pytest.raises(ValueError, match="on-policy"):
+        fspo.fairness.scaling_law(np.zeros(20), np.arange(1, 21))
+    with pytest.raises(ValueError, match=r"clip_rate = 1\.5 must lie between 0 and 1"):
+        fspo.fairness.calibrate([1, 2], [1, 2], clip_rate=1.5)
+    with pytest.raises(ValueError, match="drift = 'x' must be"):
+        fspo.fairness.calibrate([1, 2], [1, 2], drift="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="method = 'x' must be"):
+        fspo.fairness.calibrate([1, 2], [1, 2], method="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="partition has the shape"):
+        fspo.fairness.partition_bands([1, 2], [1, 2], ["a"])
+    with pytest.raises(ValueError, match="nothing to estimate a band from"):
+        fspo.fairness.partition_bands([1, 2], [1, 2], ["a", "b"])

@@ -1,0 +1,110 @@
+"""Rates by bin, the LRE and their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import fspo
+
+measure = fspo.fairness.measure
+
+
+def test_by_hand() -> None:
+    lengths = [1, 2, 3, 4, 10, 20, 30, 40]
+    report = measure(lengths, [1, 1, 1, 0, 1, 0, 0, 0], bins=2)
+    assert [(b.low, b.high, b.count, b.share, b.acceptance) for b in report.bins] == [
+        (1, 4, 4, 0.5, 0.75),
+        (10, 40, 4, 0.5, 0.25),
+    ]
+    assert (report.lre, report.lre_mean, report.flatness, report.clip_rate) == pytest.approx((0.5, 0.5, 0.5, 0.5))
+    assert [b.reweighting for b in report.bins] == pytest.approx([1.5, 0.5])
+    assert "1–4" in str(report)
+    assert "LRE 0.5000" in str(report)
+
+
+def test_tensors_explicit_edges_and_ties() -> None:
+    lengths = torch.tensor([5, 5, 5, 5, 5, 9])
+    accepted = torch.tensor([1.0, 1, 1, 0, 0, 1])
+    assert len(measure(lengths, accepted, bins=8).bins) == 2  # ties share a bin
+    edges = measure(lengths, accepted, bins=[3, 6])
+    assert [(b.label, b.count) for b in edges.bins] == [("5", 5), ("9", 1)]
+
+
+def test_any_attribute() -> None:
+    accepted = [1, 0, 1, 1]
+    words = measure([1, 1, 1, 1], accepted, by=["de", "de", "en", "en"], attribute="language")
+    assert [(b.label, b.acceptance) for b in words.bins] == [("de", 0.5), ("en", 1.0)]
+    assert words.attribute == "language"
+    few = measure([1, 1, 1, 1], accepted, by=[3, 3, 1, 1])
+    assert [b.label for b in few.bins] == ["1", "3"]
+    many = measure(np.ones(400), np.ones(400), bins=4, by=np.arange(400) / 7)
+    assert [b.count for b in many.bins] == [100] * 4
+
+
+def test_weights_give_acceptance_under_the_current_policy() -> None:
+    S = np.array([0.0, math.log(3), 0.0, 0.0])
+    report = measure([1, 1, 2, 2], [1, 0, 1, 1], bins=2, weights=np.exp(S))
+    assert [b.acceptance for b in report.bins] == pytest.approx([0.25, 1.0])
+    assert [b.share for b in report.bins] == pytest.approx([4 / 6, 2 / 6])
+    plain = measure([1, 1, 2, 2], [1, 0, 1, 1], bins=2)
+    assert report.bins[0].interval[1] - report.bins[0].interval[0] > 0.5 * (
+        plain.bins[0].interval[1] - plain.bins[0].interval[0]
+    )
+
+
+def test_wilson_is_the_textbook_interval() -> None:
+    assert fspo.fairness.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    low, high = fspo.fairness.wilson(0, 20)
+    assert low == pytest.approx(0, abs=1e-12)
+    assert high == pytest.approx(0.1611, abs=1e-4)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1], ids=["fair", "unfair"])
+def test_intervals_cover_the_truth(slope: float) -> None:
+    """At least at the nominal rate, also where the true LRE is 0 and the measured one never is."""
+    rng = np.random.default_rng(1)
+    lengths = np.repeat(np.arange(1, 9), 60)
+    rate = 0.9 - slope * (np.arange(1, 9) - 4.5) / 4
+    truth = float(np.abs(rate / rate.mean() - 1).max())
+    hits = bin_hits = 0
+    for seed in range(300):
+        accepted = rng.random(len(lengths)) < rate[lengths - 1]
+        report = measure(lengths, accepted, seed=seed)
+        hits += report.lre_interval[0] <= truth <= report.lre_interval[1]
+        bin_hits += report.bins[0].interval[0] <= rate[0] <= report.bins[0].interval[1]
+        assert report.lre > 0
+    assert hits >= 0.93 * 300
+    assert bin_hits >= 0.92 * 300
+
+
+def test_a_small_bin_stays_uncertain() -> None:
+    report = measure([1] * 1000 + [9] * 3, [1] * 1003, bins=[5])
+    assert report.lre == 0
+    assert report.lre_interval[1] > 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([], []), "accepted must be a non-empty column"),
+        (([1, 2], [1]), "lengths has 2 rows where 1 are needed"),
+        (([1, 0], [1, 1]), "lengths must be positive, and row 1 is 0"),
+        (([1, 2], [1, 1.5]), r"accepted must lie in \[0, 1\]"),
+        (([1, math.nan], [1, 1]), "lengths holds NaN or inf in row 1"),
+        (([1, 2], [1, 1], 0), "bins = 0 must be at least 1"),
+    ],
+)
+def test_bad_input(arguments: tuple, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        measure(*arguments)
+    with pytest.raises(ValueError, match="weights must not be negative"):
+        measure([1, 2], [1, 1], weights=[1, -1])
+    with pytest.raises(ValueError, match="has no weight"):
+        measure([1, 2], [1, 1], bins=2, weights=[1, 0])
+    with pytest.raises(ValueError, match="by has the shape"):
+        measure([1, 2], [1, 1], by=["a"])
+    assert measure([1, 2], [0, 0], bins=2).lre == 0  # everything clipped is evenly clipped
