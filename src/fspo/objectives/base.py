@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fspo.objectives.batch import Batch, Totals, masked
 from fspo.objectives.options import KLPenalty, Mismatch
+from fspo.objectives.primitives import with_slope
 from fspo.settings import Settings
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
@@ -20,11 +21,18 @@ Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_
 
 @dataclass(frozen=True)
 class Surrogate:
-    """What an objective computes from a batch: the quantity to maximise and what clipping did to it."""
+    """What an objective computes from a batch: the quantity to maximise and what clipping did to it.
 
-    value: Tensor  # (B,) a response, or (B, T) a token; already times the advantage
+    An objective of whole responses gives a differentiable `value` (B,). One of tokens gives `value` and its derivative
+    `slope`, both (B, T) or (B, 1) constants: the token's gradient is known in closed form, and keeping that one tensor
+    costs less than the graph of the operations would. Both are already times the advantage, and are the frame's to
+    overwrite.
+    """
+
+    value: Tensor
     accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived
     capped: Tensor  # (B,) in [0, 1]: share whose exponent hit the hard cap
+    slope: Tensor | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -82,18 +90,16 @@ class Objective(Settings, ABC):
         batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
         surrogate = self.surrogate(batch)
         metrics = dict(surrogate.metrics)
-        value = surrogate.value
+        weights = None
         if self.mismatch is not None:
             sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
             weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
-            value = self._weighted(value, weights, batch)
-            metrics["mismatch_outside"] = float(
-                changed.double().mean() if changed.dim() == 1 else batch.share(changed).mean()
-            )
-        loss = -self._aggregate(value, batch)
+            outside = changed.to(batch.lengths.dtype) if changed.dim() == 1 else batch.share(changed)
+            metrics["mismatch_outside"] = float(outside.mean())
+        loss = -self._policy(surrogate, weights, batch)
         if self.kl is not None:
             kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch), self.exponent_cap)
-            loss = loss + self.kl.coef * self._aggregate(kl, batch)
+            loss = loss + self.kl.coef * (kl.sum(-1) * self._row_scale(batch)).sum()
             metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
         if self.entropy_coef:
             bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
@@ -120,15 +126,26 @@ class Objective(Settings, ABC):
             return 1 / batch.totals.sequences
         return 1 / (batch.lengths * batch.totals.sequences)
 
-    def _aggregate(self, value: Tensor, batch: Batch) -> Tensor:
-        if value.dim() == 1:
+    def _policy(self, surrogate: Surrogate, weights: Tensor | None, batch: Batch) -> Tensor:
+        """The mean of the surrogate, weighted for the sampler's mismatch: a differentiable scalar."""
+        value, slope = surrogate.value, surrogate.slope
+        if slope is None:
+            if weights is not None:
+                value = value * (weights if weights.dim() == 1 else batch.share(weights))
             return value.sum() / batch.totals.sequences
-        return (masked(value, batch.mask).sum(-1) * self._row_scale(batch)).sum()
+        with torch.no_grad():
+            scale = torch.as_tensor(self._row_scale(batch), dtype=value.dtype, device=value.device).reshape(-1, 1)
+            if weights is not None:
+                scale = scale * (weights if weights.dim() == 2 else weights.unsqueeze(-1))
+            total, slope = _masked_product(value, scale, batch.mask).sum(), _masked_product(slope, scale, batch.mask)
+        return with_slope(batch.logprobs, total, slope)
 
-    def _weighted(self, value: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-        if value.dim() == 1 and weights.dim() == 2:
-            return value * batch.share(weights)
-        return value * (weights if weights.dim() == value.dim() else weights.unsqueeze(-1))
+
+def _masked_product(tokens: Tensor, scale: Tensor, mask: Tensor) -> Tensor:
+    """tokens * scale, 0 where masked out; in place if `tokens` is (B, T) already."""
+    if tokens.shape == mask.shape:
+        return tokens.mul_(scale).masked_fill_(~mask, 0.0)
+    return masked(tokens * scale, mask)
 
 
 def _given(value: Tensor | None, name: str, option: str, batch: Batch) -> Tensor:

@@ -101,7 +101,7 @@ class Batch:
         logprobs = _widened(logprobs)
         l = masked(logprobs - _widened(old_logprobs.detach()), mask)
         S = l.sum(-1)
-        lengths = torch.count_nonzero(mask, -1).to(S.dtype)
+        lengths = row_count(mask).to(S.dtype)
         advantages = advantages.detach().to(S.dtype)
         row_advantages = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1)
         # One transfer to the host, where sums are exact and a bad row is cheap to name.
@@ -127,7 +127,18 @@ class Batch:
 
     def share(self, tokens: Tensor) -> Tensor:
         """(B,): the share of each response's trained tokens that a (B, T) tensor marks, or its mean over them."""
-        return masked(tokens.to(self.lengths.dtype), self.mask).sum(-1) / self.lengths
+        if tokens.dtype == torch.bool:
+            return row_count(tokens & self.mask) / self.lengths if tokens.any() else torch.zeros_like(self.lengths)
+        return masked(tokens, self.mask).sum(-1) / self.lengths
+
+    def share_(self, tokens: Tensor) -> Tensor:
+        """`share` of a (B, T) tensor that is not needed any more: it is overwritten, and no other is made."""
+        return tokens.masked_fill_(~self.mask, 0).sum(-1) / self.lengths
+
+
+def row_count(marks: Tensor) -> Tensor:
+    """(B, T) bool -> (B,): how many are on. Float32 is exact up to 2^24, at half the memory of an integer sum."""
+    return marks.sum(-1, dtype=torch.float32)
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:

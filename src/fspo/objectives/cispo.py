@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, model_validator
 
 from fspo.objectives.base import Aggregation, Objective, Surrogate
-from fspo.objectives.batch import Batch, masked
+from fspo.objectives.batch import Batch
 from fspo.objectives.primitives import capped_ratio
 
 
@@ -35,10 +35,9 @@ class CISPO(Objective):
             raise ValueError(f"ratio_low = {self.ratio_low} must be below ratio_high = {self.ratio_high}")
         return self
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
-        with torch.no_grad():
-            ratio, _, capped = capped_ratio(batch.token_log_ratio.detach(), self.exponent_cap)
-            weight = ratio.clamp(self.ratio_low, self.ratio_high)
-            accepted, capped_share = batch.share((self.ratio_high / ratio).clamp(max=1)), batch.share(capped)
-        value = weight * batch.token_advantages * masked(batch.logprobs, batch.mask)
-        return Surrogate(value, accepted, capped_share)
+        ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
+        accepted = batch.share_(ratio.reciprocal().mul_(self.ratio_high).clamp_(max=1))
+        weight = ratio.clamp_(self.ratio_low, self.ratio_high).mul_(batch.token_advantages)
+        return Surrogate(weight * batch.logprobs, accepted, batch.share(capped), slope=weight)

@@ -54,7 +54,7 @@ def band_surrogate(
     A, centre = batch.row_advantages, mu * batch.lengths
     upper = torch.inf if dual is None else centre + dual
     clip = pessimistic(batch.log_ratio, A, centre - widths[0], centre + widths[1], cap, upper)
-    return Surrogate(clip.ratio * A / reference_length, clip.accepted.to(A.dtype), clip.capped, {"drift": mu})
+    return Surrogate(clip.ratio * A / reference_length, clip.accepted.to(A.dtype), clip.capped, metrics={"drift": mu})
 
 
 class FSPO(Objective):

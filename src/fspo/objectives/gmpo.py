@@ -34,7 +34,7 @@ class GMPO(Objective):
         high = torch.where(A > 0, self.clip_high, infinite).unsqueeze(-1)
         # A masked-out position holds 0, which lies inside every range: clamping leaves it 0.
         mean = torch.clamp(l, low, high).sum(-1) / batch.lengths
-        clip = capped_ratio(mean, self.exponent_cap)
+        ratio, capped = capped_ratio(mean, self.exponent_cap)
         with torch.no_grad():
-            accepted = batch.share((l >= low) & (l <= high)) * clip.accepted
-        return Surrogate(clip.ratio * A, accepted, clip.capped)
+            accepted = batch.share((l >= low) & (l <= high)) * ~capped
+        return Surrogate(ratio * A, accepted, capped)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 
 from fspo.objectives.base import Aggregation, Objective, Surrogate
-from fspo.objectives.batch import Batch
+from fspo.objectives.batch import Batch, masked
 from fspo.objectives.primitives import pessimistic
 
 
@@ -29,10 +30,12 @@ class GSPOToken(Objective):
     clip_low: float = Field(3e-4, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(4e-4, ge=0, description="the ratio is clipped above 1 + clip_high")
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
-        mean = (batch.log_ratio / batch.lengths).detach().unsqueeze(-1)
-        exponent = batch.token_log_ratio - batch.token_log_ratio.detach() + mean
+        mean = (batch.log_ratio / batch.lengths).unsqueeze(-1)
         low, high = math.log1p(-self.clip_low), math.log1p(self.clip_high)
-        clip = pessimistic(exponent, A, low, high, self.exponent_cap)
-        return Surrogate(clip.ratio * A, batch.share(clip.accepted), batch.share(clip.capped))
+        clip = pessimistic(mean, A, low, high, self.exponent_cap)
+        accepted, capped = batch.share(clip.accepted), batch.share(clip.capped)
+        value = clip.ratio * A
+        return Surrogate(value, accepted, capped, slope=masked(value, clip.accepted))

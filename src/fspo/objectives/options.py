@@ -32,7 +32,7 @@ class KLPenalty(Settings):
         """(B, T), 0 where masked out; exponents are capped at `cap`."""
         d = masked(batch.logprobs - ref_logprobs.detach(), batch.mask)
         kl = d if self.kind == "k1" else d.square() / 2 if self.kind == "k2" else low_variance_kl(-d, cap)
-        return kl * capped_ratio(batch.token_log_ratio, cap).ratio if self.importance else kl
+        return kl * capped_ratio(batch.token_log_ratio, cap)[0] if self.importance else kl
 
 
 class Mismatch(Settings):

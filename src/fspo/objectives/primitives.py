@@ -6,7 +6,7 @@ where A > 0, from below where A < 0. Written so, nothing is exponentiated before
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,17 +36,34 @@ def pessimistic(
     infinite = advantages.new_tensor(torch.inf)
     lower = torch.where(advantages < 0, low, -infinite)
     upper = torch.where(advantages > 0, high, torch.where(advantages < 0, dual, infinite))
-    ratio = torch.exp(torch.clamp(log_ratio, lower, upper.clamp(max=cap)))
+    exponent = torch.clamp(log_ratio, lower, upper.clamp(max=cap))
     with torch.no_grad():
-        capped = (log_ratio > cap) & (upper > cap)
-        return Clip(ratio, (log_ratio >= lower) & (log_ratio <= upper) & ~capped, capped)
+        accepted, capped = exponent == log_ratio, (log_ratio > cap) & (upper > cap)
+    return Clip(torch.exp(exponent), accepted, capped)
 
 
-def capped_ratio(log_ratio: Tensor, cap: float) -> Clip:
-    """exp of `log_ratio` with the hard cap alone."""
-    with torch.no_grad():
-        capped = log_ratio > cap
-    return Clip(torch.exp(log_ratio.clamp(max=cap)), ~capped, capped)
+def capped_ratio(log_ratio: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """exp of `log_ratio` with the hard cap alone, and where it acted."""
+    return torch.exp(log_ratio.clamp(max=cap)), log_ratio.detach() > cap
+
+
+class _Linear(torch.autograd.Function):
+    """A value whose gradient is known: one product in the backward pass, and one tensor kept for it."""
+
+    @staticmethod
+    def forward(ctx: Any, logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return gradient * slope, None, None
+
+
+def with_slope(logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """The scalar `value`, with `slope` (B, T) as its gradient in `logprobs`; both are constants."""
+    return _Linear.apply(logprobs, value, slope)
 
 
 def low_variance_kl(log_ratio: Tensor, cap: float = 20.0) -> Tensor:

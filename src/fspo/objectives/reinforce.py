@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from fspo.objectives.base import Aggregation, Objective, Surrogate
-from fspo.objectives.batch import Batch, masked
+from fspo.objectives.batch import Batch
 
 
 class REINFORCE(Objective):
@@ -22,6 +22,7 @@ class REINFORCE(Objective):
     summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip: for on-policy data"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
-        value = batch.token_advantages * masked(batch.logprobs, batch.mask)
-        return Surrogate(value, torch.ones_like(batch.lengths), torch.zeros_like(batch.lengths))
+        A, ones = batch.token_advantages, torch.ones_like(batch.lengths)
+        return Surrogate(A * batch.logprobs, ones, 0 * ones, slope=A.clone())

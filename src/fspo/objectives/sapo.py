@@ -27,11 +27,14 @@ class SAPO(Objective):
     tau_pos: float = Field(1.0, gt=0, description="steepness of the gate where A > 0")
     tau_neg: float = Field(1.05, gt=0, description="steepness of the gate where A <= 0")
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         tau = torch.where(A > 0, self.tau_pos, self.tau_neg).to(A.dtype)
-        clip = capped_ratio(batch.token_log_ratio, self.exponent_cap)
-        gate = torch.sigmoid(tau * (clip.ratio - 1))
-        with torch.no_grad():
-            accepted = batch.share(4 * gate * (1 - gate) * clip.accepted)
-        return Surrogate(gate * (4 / tau * A), accepted, batch.share(clip.capped))
+        ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
+        gate = (ratio - 1).mul_(tau).sigmoid_().masked_fill_(~batch.mask, 0)
+        # The gate's slope is 4 g (1 - g) times the ratio; sums and products in place, so that few tensors are held.
+        accepted = 4 * (gate.sum(-1) - torch.einsum("bt,bt->b", gate, gate)) / batch.lengths
+        slope = ratio.mul_(gate)
+        slope = slope.addcmul_(slope, gate, value=-1).mul_(4 * A)
+        return Surrogate(gate.mul_(4 / tau * A), accepted.clamp(0, 1), batch.share(capped), slope=slope)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 
+import torch
 from pydantic import Field
 
 from fspo.objectives.base import Objective, Surrogate
-from fspo.objectives.batch import Batch
+from fspo.objectives.batch import Batch, masked
 from fspo.objectives.primitives import pessimistic
 
 
@@ -24,9 +25,12 @@ class TokenClip(Objective):
     clip_high: float = Field(0.2, ge=0, description="the ratio is clipped above 1 + clip_high")
     dual_clip: float | None = Field(None, gt=1, description="largest ratio where A < 0")
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         low, high = math.log1p(-self.clip_low), math.log1p(self.clip_high)
         dual = math.inf if self.dual_clip is None else math.log(self.dual_clip)
         clip = pessimistic(batch.token_log_ratio, A, low, high, self.exponent_cap, dual)
-        return Surrogate(clip.ratio * A, batch.share(clip.accepted), batch.share(clip.capped))
+        accepted, capped = batch.share(clip.accepted), batch.share(clip.capped)
+        value = clip.ratio.mul_(A)
+        return Surrogate(value, accepted, capped, slope=masked(value, clip.accepted))

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from fspo.objectives.base import Aggregation, Objective, Surrogate
-from fspo.objectives.batch import Batch, masked
+from fspo.objectives.batch import Batch
 
 LOWEST = math.log(1e-8)
 
@@ -32,15 +32,15 @@ class VESPO(Objective):
     k_neg: float = Field(3.0, ge=0, description="power of w where A < 0")
     lambda_neg: float = Field(2.0, ge=1e-4, description="decay in w where A < 0")
 
+    @torch.no_grad()
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.row_advantages
-        with torch.no_grad():
-            cap = self.exponent_cap
-            total = batch.token_log_ratio.detach().clamp(-cap, cap).sum(-1)
-            log_w = total.clamp(LOWEST, cap)
-            k = torch.where(A >= 0, self.k_pos, self.k_neg)
-            decay = torch.where(A >= 0, self.lambda_pos, self.lambda_neg)
-            log_phi = k * log_w + decay * (1 - log_w.exp())
-            accepted = (log_phi - log_w).clamp(max=0).exp()
-        value = (log_phi.exp() * A).unsqueeze(-1) * masked(batch.logprobs, batch.mask)
-        return Surrogate(value, accepted, total > cap)
+        cap = self.exponent_cap
+        total = batch.token_log_ratio.clamp(-cap, cap).sum(-1)
+        log_w = total.clamp(LOWEST, cap)
+        k = torch.where(A >= 0, self.k_pos, self.k_neg)
+        decay = torch.where(A >= 0, self.lambda_pos, self.lambda_neg)
+        log_phi = k * log_w + decay * (1 - log_w.exp())
+        accepted = (log_phi - log_w).clamp(max=0).exp()
+        slope = (log_phi.exp() * A).unsqueeze(-1)
+        return Surrogate(slope * batch.logprobs, accepted, total > cap, slope=slope)
