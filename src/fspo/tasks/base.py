@@ -43,7 +43,7 @@ class Task(BaseModel):
     # The parameter that the text after the colon fills, as in `jsonl:PATH`.
     argument: ClassVar[str | None] = None
 
-    seed: int = Field(0, ge=0, description="Chooses the stream of prompts.")
+    seed: int = Field(default=0, ge=0, description="Chooses the stream of prompts.")
 
     def __init__(self, **parameters: Any) -> None:
         try:

@@ -11,9 +11,8 @@ from fspo.tasks.mixture import Mixture
 from fspo.tasks.qa import HuggingFace, Jsonl
 from fspo.tasks.reasoning import ReasoningGym
 
-TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (*BUILTIN, ReasoningGym, Jsonl, HuggingFace, Custom, Code)
-}
+SOURCES: tuple[type[Task], ...] = (*BUILTIN, ReasoningGym, Jsonl, HuggingFace, Custom, Code)
+TASKS = {task.name: task for task in SOURCES}
 
 Spec = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Task
 
@@ -37,8 +36,10 @@ def get(spec: Spec) -> Task:
         return _one(spec)
     if not isinstance(spec, Sequence) or not spec:
         raise ValueError(f"{spec!r} is not a task: write a name, a table with a name, or a list of those")
-    entries = [{"name": entry} if isinstance(entry, str) else dict(entry) for entry in spec]
-    weights = tuple(entry.pop("weight", 1.0) for entry in entries)
+    entries: list[dict[str, Any]] = [
+        {"name": entry} if isinstance(entry, str) else dict(entry) for entry in spec
+    ]
+    weights: tuple[Any, ...] = tuple(entry.pop("weight", 1.0) for entry in entries)
     return Mixture(parts=tuple(_one(entry) for entry in entries), weights=weights)
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LONGEST = 100_000  # bytes of a program: it is passed as one argument, which Linux limits to 128 KiB
 
@@ -71,7 +72,7 @@ def run_python(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    reply = json.loads(text) if text else {"refused": "the sandbox ended early"}
+    reply: dict[str, Any] = json.loads(text) if text else {"refused": "the sandbox ended early"}
     if "refused" in reply:
         raise RuntimeError(
             f"this machine does not let a program be cut off from the network ({reply['refused']}): "

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import time
@@ -151,8 +152,9 @@ def kill_all(pid):
 
 
 def reap():
+    """Wait for all that was killed, since a zombie still counts against the limit of the next program."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while os.waitpid(-1, 0 if os.getpid() == 1 else os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         pass
@@ -160,9 +162,16 @@ def reap():
 
 def run(job):
     outcomes = []
-    for text in job["inputs"]:
-        outcomes.append(finish(*start(job["code"], text, job), job))
+    base = os.getcwd()
+    for number, text in enumerate(job["inputs"]):
+        folder = os.path.join(base, str(number))
+        os.mkdir(folder)
+        os.chdir(folder)
+        pid, read = start(job["code"], text, job)
+        outcomes.append(finish(pid, read, job))
         reap()
+        os.chdir(base)
+        shutil.rmtree(folder, ignore_errors=True)
         if outcomes[-1]["status"] != "ok" and job["stop_early"]:
             break
     return {"outcomes": outcomes}

@@ -44,8 +44,8 @@ def main(control_fd: int, trainer: int) -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     workers: dict[int, tuple[int, int]] = {}  # process id -> (slot, generation)
     while os.getppid() == trainer:
-        ready, _, _ = select.select([control, wake], [], [], 1.0)
-        if control in ready:
+        ready, _, _ = select.select([control_fd, wake], [], [], 1.0)
+        if control_fd in ready:
             try:
                 order, fds, _, _ = socket.recv_fds(control, 8, 1)
             except OSError:
