@@ -165,7 +165,11 @@ def run(job):
     base = os.getcwd()
     for number, text in enumerate(job["inputs"]):
         folder = os.path.join(base, str(number))
-        os.mkdir(folder)
+        try:
+            os.mkdir(folder)
+        except OSError:  # the run before filled the disk with what cannot be removed
+            outcomes.append({"status": "error", "stdout": ""})
+            continue
         os.chdir(folder)
         pid, read = start(job["code"], text, job)
         outcomes.append(finish(pid, read, job))
@@ -184,11 +188,11 @@ def isolated(job):
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         try:
             protect_files(os.getcwd(), job["file_mb"], uid)
             if os.getuid() == 0:
                 drop_root(uid)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of user would undo it
             libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no program may trace this process and forge its reply
             reply = run(job)
         except OSError as error:
