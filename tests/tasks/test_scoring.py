@@ -56,7 +56,7 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards, no_process_left, 
     bad = [*FAILURES, *VALUES]
     completions = [name for pair in zip(bad, ["good"] * len(bad), strict=True) for name in pair]
     examples = [task.example("train", i) for i in range(len(completions))]
-    with Scorer(task, workers=2, timeout=0.6, memory_mb=256) as scorer:
+    with Scorer(task, workers=2, timeout=1.0, memory_mb=96) as scorer:
         everything = scorer.score(examples, completions)
     scores = dict(zip(bad, everything[::2], strict=True))
     assert {name: score.failure for name, score in scores.items() if score.failure} == FAILURES

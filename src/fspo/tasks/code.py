@@ -67,7 +67,9 @@ class Code(RowTask):
 
     def prepare(self) -> None:
         """Refuse at the start of a run, not at its first answer, where the sandbox cannot be made."""
-        run_python("", [""], allow_network=self.allow_network)
+        outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.allow_network)[0]
+        if outcome.status != "ok":
+            raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
 
 
 def extract_program(completion: str) -> str:

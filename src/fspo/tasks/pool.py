@@ -52,6 +52,7 @@ class Pool:
         self._generation = 0
         self._results: list[Result | None] = []
         self._todo: deque[int] = deque()
+        self._suspects: set[int] = set()  # samples that were in flight when the nursery died
         self._start()
 
     def run(self, items: Sequence[tuple[Example, str]]) -> list[Result]:
@@ -59,6 +60,7 @@ class Pool:
         with self._lock:
             self._results = [None] * len(items)
             self._todo = deque(range(len(items)))
+            self._suspects = set()
             try:
                 while self._todo or any(slot.pending for slot in self._slots):
                     self._hand_out(items)
@@ -130,8 +132,12 @@ class Pool:
             self._restart()
 
     def _restart(self) -> None:
-        """The nursery itself died: what was in flight crashed with it, the rest is done by a new one."""
+        """The nursery itself died: a new one takes over, and a sample in flight has one more try."""
         for slot in self._slots:
+            if slot.pending and slot.pending[0] not in self._suspects:
+                self._suspects.add(slot.pending[0])
+                self._todo.extendleft(reversed(slot.pending))
+                slot.pending.clear()
             self._blame(slot, "crash", "the scoring processes ended")
         self.close()
         self._start()
