@@ -117,6 +117,15 @@ def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_pa
     assert not scorer.failures
 
 
+def test_math_verify_is_right_in_a_thread_of_this_process():
+    """With its own time limits, which are signals, every one of these would fail (verl#5635)."""
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(equal(*pair) for pair in RIGHT))
+    thread.start()
+    thread.join(30)
+    assert found == [True] * len(RIGHT)
+
+
 def test_an_answer_that_never_finishes_is_a_timeout_not_a_zero(tmp_path, no_process_left):
     path = write(tmp_path / "m.jsonl", [{"question": "q", "answer": "5"}])
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})

@@ -183,7 +183,10 @@ class Pool:
                     self._replace(slot)
                     return False
         except (EOFError, OSError, ValueError):
-            self._fail(slot, "crash", "the scoring process ended")
+            if self._nursery_died():
+                self._restart()
+            else:
+                self._fail(slot, "crash", "the scoring process ended")
             return False
         return True
 
@@ -203,6 +206,15 @@ class Pool:
                 self._fail(slot, "crash", f"the scoring process ended with status {notice['status']}")
             else:
                 self._replace(slot)
+
+    def _nursery_died(self) -> bool:
+        """Its connection closes before its workers die, so this tells whose death it was."""
+        try:
+            return self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _blame(self, slot: _Slot, failure: str, detail: str) -> None:
         """The first sample in flight failed; those behind it are tried again."""

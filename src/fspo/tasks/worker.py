@@ -71,7 +71,6 @@ def main(control_fd: int, trainer: int) -> None:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             if dead := _reap(workers):
-                _kill_children(keep=workers)
                 try:
                     control.sendall(b"".join(json.dumps(notice).encode() + b"\n" for notice in dead))
                 except OSError:
