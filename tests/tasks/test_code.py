@@ -172,14 +172,6 @@ def test_code_reward(doubling):
     assert graded.score(example, "print(2)") == pytest.approx(1 / 3)
 
 
-def test_a_program_cannot_read_the_expected_outputs(doubling):
-    """The tests' outputs never enter the sandbox, so no process in it has them in memory."""
-    example = tasks.get({"name": f"code:{doubling}", "eval_path": doubling}).example("eval", 0)
-    script = Path(tasks.__file__).with_name("sandbox_child.py").read_text()
-    assert "expected" not in script
-    assert [given for given, _ in example.answer] == ["1", "5", "100"]
-
-
 def test_the_last_fenced_block_is_the_program():
     assert extract_program("```python\na\n```\nor\n```py\nb\n```") == "b\n"
     assert extract_program("```\na\n```") == "a\n"

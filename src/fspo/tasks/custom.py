@@ -1,7 +1,6 @@
 """`python:module:function`: the user's own reward over the user's own prompts."""
 
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -59,7 +58,7 @@ class Custom(RowTask):
 
 def _resolve(where: str) -> Callable[[str, str, Any], float]:
     module_name, function_name = where.split(":")
-    module = sys.modules.get(module_name) or importlib.import_module(module_name)
+    module = importlib.import_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [name for name, value in vars(module).items() if callable(value)]

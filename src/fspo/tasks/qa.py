@@ -149,4 +149,6 @@ def equal(gold: str, completion: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\\(?:text|mathrm|textbf)\{([^{}]*)\}", r"\1", text).replace(" ", "").strip("$. ")
+    """The text without what only sets its type, so that words can be compared too."""
+    bare = re.sub(r"\\(?:text|mathrm|textbf)\{([^{}]*)\}", r"\1", text)
+    return re.sub(r"\s+", " ", bare).strip("$. ")
