@@ -1,0 +1,85 @@
+"""`code:PATH`: the answer is a Python program, run against tests of input and expected output."""
+
+import re
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fspo.tasks.base import Example
+from fspo.tasks.rows import RowTask, read_jsonl
+from fspo.tasks.sandbox import Limits, run_python
+
+
+class Code(RowTask):
+    """Rows hold a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all pass."""
+
+    name: ClassVar[str] = "code"
+    summary: ClassVar[str] = "Python programs run in a sandbox against input-output tests: code:PATH"
+    argument: ClassVar[str | None] = "path"
+
+    path: str = Field(description="JSON-lines file with `prompt` and `tests`, as in code:problems.jsonl.")
+    eval_path: str | None = Field(
+        None, description="File whose rows are the eval split; without it a tenth of `path` is held out."
+    )
+    graded: bool = Field(False, description="Reward the share of tests that pass instead of 0 or 1.")
+    seconds: float = Field(4.0, gt=0, le=600, description="Time limit of one test.")
+    memory_mb: int = Field(512, ge=64, description="Memory limit of one process.")
+    processes: int = Field(8, ge=1, description="Most processes and threads at once.")
+    allow_network: bool = Field(
+        False, description="Run also where this machine cannot cut the program off from the network."
+    )
+
+    def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+        return read_jsonl(self.path), read_jsonl(self.eval_path) if self.eval_path else None
+
+    def content(self, row: dict[str, Any]) -> str:
+        if not isinstance(row.get("prompt"), str):
+            raise ValueError(f"a row of {self.path!r} has no prompt (it has {', '.join(row)}): add a prompt")
+        return row["prompt"]
+
+    def example(self, split: str, index: int) -> Example:
+        row = self.row(split, index)
+        tests = row.get("tests")
+        if not tests or not all(isinstance(t, dict) and {"input", "output"} <= set(t) for t in tests):
+            raise ValueError(
+                f"the row {self.content(row)[:40]!r} of {self.path!r} has no usable tests: "
+                f'write "tests": [{{"input": "...", "output": "..."}}]'
+            )
+        return Example(
+            prompt=self.content(row),
+            answer=[[str(test["input"]), str(test["output"])] for test in tests],
+            task=self.label,
+            index=index,
+            solution=row.get("solution"),
+        )
+
+    def score(self, example: Example, completion: str) -> float:
+        limits = Limits(seconds=self.seconds, memory_mb=self.memory_mb, processes=self.processes)
+        inputs = [given for given, _ in example.answer]
+        outcomes = run_python(
+            extract_program(completion), inputs, limits, self.allow_network, stop_early=not self.graded
+        )
+        passed = [
+            outcome.status == "ok" and _same(outcome.stdout, expected)
+            for outcome, (_, expected) in zip(outcomes, example.answer, strict=False)
+        ]
+        return sum(passed) / len(inputs) if self.graded else float(sum(passed) == len(inputs))
+
+    def prepare(self) -> None:
+        """Refuse at the start of a run, not at its first answer, where the sandbox cannot be made."""
+        outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.allow_network)[0]
+        if outcome.status != "ok":
+            raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
+
+
+def extract_program(completion: str) -> str:
+    """The last fenced Python block, or the whole text where there is none."""
+    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", completion, re.DOTALL)
+    return blocks[-1] if blocks else completion
+
+
+def _same(printed: str, expected: str) -> bool:
+    """Equal line by line, without regard to blanks at the ends of lines and of the text."""
+    return [line.rstrip() for line in printed.rstrip().splitlines()] == [
+        line.rstrip() for line in expected.rstrip().splitlines()
+    ]

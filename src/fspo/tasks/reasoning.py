@@ -1,0 +1,143 @@
+"""`reasoning_gym:NAME`: any generator of the reasoning-gym library, with its own parameters and checker."""
+
+import dataclasses
+import json
+import os
+import re
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from fspo.tasks.base import Example, Task, check_index, check_split, did_you_mean, in_split, stable_hash
+
+DRAWS = 300
+SIZE = 5000  # datasets that build a table hold this many entries; the others take any index
+# Their text depends on the order of Python sets of strings, which changes from process to process.
+HASH_DEPENDENT = frozenset(
+    {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
+)
+
+
+class ReasoningGym(Task):
+    """The example carries the entry's index; a scoring process generates the entry again from it."""
+
+    name: ClassVar[str] = "reasoning_gym"
+    summary: ClassVar[str] = "a reasoning-gym generator: reasoning_gym:chain_sum, with its own parameters"
+    argument: ClassVar[str | None] = "dataset"
+
+    dataset: str = Field(description="name of the reasoning-gym dataset, as in reasoning_gym:chain_sum.")
+    suffix: str = Field(
+        "\nGive the final answer between <answer> and </answer>.", description="Added to every question."
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of the dataset.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Parameters that are not this class's own belong to the dataset."""
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        other = {key: value for key, value in data.items() if key not in cls.model_fields}
+        return own | {"params": {**own.get("params", {}), **other}}
+
+    @model_validator(mode="after")
+    def _known(self) -> "ReasoningGym":
+        datasets = _registry()
+        if self.dataset not in datasets:
+            raise ValueError(
+                f"reasoning-gym has no dataset {self.dataset!r}: {did_you_mean(self.dataset, datasets)}"
+            )
+        known = {f.name for f in dataclasses.fields(datasets[self.dataset][1])} - {"seed", "size"}
+        for key in self.params:
+            if key not in known:
+                raise ValueError(f"{self.dataset} has no parameter {key!r}: {did_you_mean(key, known)}")
+        if self.dataset in HASH_DEPENDENT and not os.environ.get("PYTHONHASHSEED", "").isdigit():
+            raise ValueError(f"{self.dataset} gives other problems in every process: set PYTHONHASHSEED=0")
+        try:
+            self._entries()
+        except (AssertionError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.dataset} refuses {self.params}: {error}") from None
+        return self
+
+    def _entries(self) -> Any:
+        return _dataset(self.dataset, self.seed, json.dumps(self.params, sort_keys=True))
+
+    def example(self, split: str, index: int) -> Example:
+        check_split(split)
+        check_index(index)
+        for draw in range(DRAWS):
+            number = stable_hash(self.label, self.seed, split, index, draw) % 2**31
+            entry = _entry(self._entries(), number)
+            if in_split(entry["question"], split):
+                answer = entry["answer"]
+                return Example(
+                    prompt=entry["question"] + self.suffix,
+                    answer={"entry": number, "text": answer if isinstance(answer, str) else None},
+                    task=self.label,
+                    index=index,
+                    solution=f"<answer>{answer}</answer>" if isinstance(answer, str) else None,
+                    attributes=_numbers(entry["metadata"]),
+                )
+        raise ValueError(
+            f"task {self.label!r} has too few different problems to fill the split {split!r}: "
+            f"widen the dataset's parameters"
+        )
+
+    def score(self, example: Example, completion: str) -> float:
+        entry = _entry(self._entries(), example.answer["entry"])
+        if entry["question"] + self.suffix != example.prompt:
+            raise RuntimeError(f"{self.label} generated another problem than the one that was asked")
+        value = float(self._entries().score_answer(extract(completion, example.answer["text"]), entry))
+        return min(1.0, max(0.0, value))
+
+    def prepare(self) -> None:
+        self._entries()
+
+
+def extract(completion: str, expected: str | None) -> str:
+    """The answer in a completion: the last <answer>, else the last line or its last number."""
+    tagged = re.findall(r"<answer>(.*?)</answer>", completion, re.DOTALL)
+    if tagged:
+        return tagged[-1].strip()
+    lines = [line.strip() for line in completion.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    number = r"-?\d+(?:\.\d+)?"
+    if expected is not None and re.fullmatch(number, expected):
+        numbers = re.findall(number, last)
+        return numbers[-1] if numbers else last
+    return last
+
+
+@lru_cache(maxsize=1)
+def _registry() -> dict[str, Any]:
+    try:
+        import reasoning_gym  # noqa: F401
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise ValueError(
+            "reasoning_gym tasks need the package reasoning-gym: pip install fspo[tasks]"
+        ) from None
+    return DATASETS
+
+
+@lru_cache(maxsize=16)
+def _dataset(name: str, seed: int, params: str) -> Any:
+    _registry()
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(name, seed=seed, size=SIZE, **json.loads(params))
+
+
+@lru_cache(maxsize=256)
+def _entry(dataset: Any, number: int) -> dict[str, Any]:
+    """One entry; kept, since a group of answers shares its prompt."""
+    try:
+        return dataset[number]
+    except IndexError:
+        return dataset[number % SIZE]
+
+
+def _numbers(metadata: dict[str, Any]) -> dict[str, str | float]:
+    """The metadata that can be plotted; the index says nothing about the problem."""
+    plain = {k: v for k, v in metadata.items() if isinstance(v, int | float) and k != "source_index"}
+    return {key: float(value) for key, value in plain.items()}

@@ -1,0 +1,98 @@
+"""Tasks whose prompts are rows of a file: held out by content, and read again in a new order every epoch."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fspo.tasks.base import Task, check_index, check_split, generator, in_split
+
+QUESTION_COLUMNS = ("question", "problem", "prompt")
+ANSWER_COLUMNS = ("answer", "solution")
+
+
+class RowTask(Task):
+    """A subclass says where its rows are; `row` gives the one that an index stands for."""
+
+    def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+        """The rows to learn from, and the separate held-out rows if there are any."""
+        raise NotImplementedError
+
+    def content(self, row: dict[str, Any]) -> str:
+        """The text that makes a row the same problem as another row."""
+        raise NotImplementedError
+
+    def size(self, split: str) -> int:
+        return len(self._split(split))
+
+    def row(self, split: str, index: int) -> dict[str, Any]:
+        check_index(index)
+        rows = self._split(split)
+        epoch, position = divmod(index, len(rows))
+        return rows[_order(len(rows), f"{self.seed}/{split}/{epoch}")[position]]
+
+    def _split(self, split: str) -> list[dict[str, Any]]:
+        check_split(split)
+        return _assign(self, split)
+
+
+@lru_cache(maxsize=32)
+def _assign(task: RowTask, split: str) -> list[dict[str, Any]]:
+    """The rows of a split: by the hash of their content, or the separate held-out rows for eval."""
+    rows, held_out = task.rows()
+    if held_out is None:
+        chosen = [row for row in rows if in_split(task.content(row), split)]
+    elif split == "eval":
+        chosen = held_out
+    else:
+        secret = {task.content(row) for row in held_out}
+        # The tenth that would be eval is free to train on, since eval has rows of its own.
+        free = [row for row in rows if task.content(row) not in secret]
+        chosen = [row for row in free if in_split(task.content(row), "validation") == (split == "validation")]
+    if not chosen:
+        raise ValueError(f"task {task.label!r} has no rows left for the split {split!r}: give it more rows")
+    return chosen
+
+
+@lru_cache(maxsize=32)
+def _order(n: int, key: str) -> list[int]:
+    order = list(range(n))
+    generator("order", key).shuffle(order)
+    return order
+
+
+@lru_cache(maxsize=32)
+def read_jsonl(path: str) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"there is no file {path!r}: give the path of a JSON-lines file")
+    rows = []
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"line {number} of {path!r} is not JSON ({error.msg}): fix that line"
+                ) from None
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} of {path!r} is not a JSON object: write one object a line")
+            rows.append(row)
+    if not rows:
+        raise ValueError(f"{path!r} has no rows: write one JSON object a line")
+    return rows
+
+
+def column(row: dict[str, Any], wanted: str | None, candidates: tuple[str, ...], what: str) -> Any:
+    """The value of the wanted column, or of the first usual name that the row has."""
+    for name in (wanted,) if wanted else candidates:
+        if name in row:
+            return row[name]
+    names = ", ".join(row)
+    asked = wanted or " / ".join(candidates)
+    raise ValueError(
+        f"a row has no {what} column {asked!r} (it has {names}): set {what}_column to one of them"
+    )

@@ -1,0 +1,33 @@
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of public question-answer sets, which lies beside the repository where there is one."""
+    root = Path(__file__).resolve().parents[2]
+    folder = Path(os.environ.get("FSPO_SHARED", root.parent / "shared")) / "data"
+    if not folder.is_dir():
+        pytest.skip("the shared data sets are not on this machine")
+    return folder
+
+
+@pytest.fixture
+def no_process_left():
+    """After the test, no process that it started is alive: children, and those that left the family."""
+    marker = f"fspo-test-{os.getpid()}-{id(object())}"
+    os.environ["FSPO_TEST_MARKER"] = marker
+    yield
+    del os.environ["FSPO_TEST_MARKER"]
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("FSPO_TEST_MARKER") == marker:
+                left.append((process.pid, process.cmdline()))
+        except psutil.Error:
+            continue
+    assert not left
+    assert not psutil.Process().children(recursive=True)

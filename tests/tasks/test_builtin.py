@@ -1,0 +1,132 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fspo.tasks as tasks
+from fspo.tasks import ALPHABET, SPLITS
+
+NAMES = ("sort", "add", "brackets", "count", "stack")
+names = st.sampled_from(NAMES)
+splits = st.sampled_from(tuple(SPLITS))
+indices = st.integers(0, 10**9)
+
+
+def solve(prompt: str) -> str:
+    """An independent solver: what the prompt asks for, worked out in another way than the generator's."""
+    name, problem = prompt.rstrip("=").split(":")
+    if name == "sort":
+        return "".join(c * n for c, n in sorted(Counter(problem).items()))
+    if name == "add":
+        a, b = (int(number[::-1]) for number in problem.split("+"))
+        return str(a + b)[::-1]
+    if name == "close":
+        while (shorter := problem.replace("()", "").replace("[]", "").replace("{}", "")) != problem:
+            problem = shorter
+        return problem[::-1].translate(str.maketrans("([{", ")]}"))
+    if name == "count":
+        chain = "".join(f"{c}{problem[: i + 1].count(c)}" for i, c in enumerate(problem))
+        return chain + "=" + "".join(f"{c}{problem.count(c)}" for c in sorted(set(problem)))
+    states = [""]
+    for c in problem:
+        stack = states[-1]
+        states.append(stack + c if c.isdigit() else stack[:-2] + str(eval(f"({stack[-2]}{c}{stack[-1]})%10")))
+    return ";".join(states[1:])
+
+
+@given(names, splits, indices, st.integers(0, 5))
+@settings(max_examples=200, deadline=None)
+def test_solutions_are_right_and_earn_the_reward(name, split, index, seed):
+    task = tasks.get({"name": name, "seed": seed})
+    graded = tasks.get({"name": name, "seed": seed, "graded": True})
+    example = task.example(split, index)
+    assert example.solution == solve(example.prompt)
+    assert task.score(example, example.solution) == 1.0
+    assert graded.score(example, example.solution) == 1.0
+    assert set(example.prompt + example.solution) <= set(ALPHABET)
+    assert 0.0 <= example.difficulty <= 1.0
+    assert json.loads(json.dumps(asdict(example))) == asdict(example)
+
+
+@given(names, indices, st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_changed_solution_earns_nothing(name, index, data):
+    task = tasks.get(name)
+    example = task.example("train", index)
+    right = example.solution
+    at = data.draw(st.integers(0, len(right) - 1))
+    letter = data.draw(st.sampled_from([c for c in ALPHABET if c != right[at]]))
+    changed = right[:at] + letter + right[at + 1 :]
+    wrong = [changed, right[:at], right + letter, "", letter + right]
+    assert [task.score(example, text) for text in wrong] == [0.0] * len(wrong)
+    graded = tasks.get({"name": name, "graded": True})
+    assert graded.score(example, changed) == pytest.approx(at / len(right))
+    assert all(0.0 <= graded.score(example, text) < 1.0 for text in wrong)
+    assert graded.score(example, right + "a" * len(right)) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_differ_in_length_by_an_order_of_magnitude(name):
+    task = tasks.get(name)
+    lengths = [len(task.example("train", i).solution) for i in range(500)]
+    assert max(lengths) >= 10 * min(lengths)
+    assert max(lengths) <= 128
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_prompt_is_in_two_splits_whatever_the_seed_and_the_sizes(name):
+    seen: dict[str, str] = {}
+    for seed, n_max in ((0, 4), (1, 4), (0, 8)):
+        task = tasks.get({"name": name, "n_min": 2, "n_max": n_max, "seed": seed})
+        for split in SPLITS:
+            for i in range(200):
+                prompt = task.example(split, i).prompt
+                assert seen.setdefault(prompt, split) == split
+    assert set(seen.values()) == set(SPLITS)
+
+
+def test_examples_are_the_same_in_every_process():
+    code = (
+        "import json, fspo.tasks as t\n"
+        f"which = [(n, s, i) for n in {NAMES} for s in t.SPLITS for i in (0, 7)]\n"
+        "print(json.dumps([t.get(n).example(s, i).prompt for n, s, i in which]))"
+    )
+    here = [tasks.get(n).example(s, i).prompt for n in NAMES for s in SPLITS for i in (0, 7)]
+    for seed in ("1", "2"):
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+        assert json.loads(done.stdout) == here
+    assert len(set(here)) == len(here)
+
+
+def test_the_stream_does_not_change_between_versions():
+    """A resumed run must see the prompts that the first one would have seen."""
+    assert tasks.get("sort").example("eval", 3).prompt == "sort:vqjqgtictcmnkynfuxterwxsjyvoxsdgfcbil="
+    assert tasks.get("add").example("eval", 3).prompt == "add:286495643224+035173141662="
+
+
+def test_seeds_give_other_streams():
+    a, b = (
+        {tasks.get({"name": "sort", "seed": s}).example("train", i).prompt for i in range(50)} for s in (0, 1)
+    )
+    assert not a & b
+
+
+def test_a_space_that_is_too_small_is_refused_instead_of_searched_forever():
+    task = tasks.get({"name": "sort", "n_min": 1, "n_max": 1, "letters": 2})
+    with pytest.raises(ValueError, match=r"too few different problems to fill the split '\w+': raise n_max"):
+        [task.example(split, 0) for split in SPLITS]
+
+
+def test_wrong_calls_say_what_to_do():
+    task = tasks.get("sort")
+    with pytest.raises(ValueError, match="unknown split 'test': use one of eval, validation, train"):
+        task.example("test", 0)
+    with pytest.raises(ValueError, match="index -1 is negative"):
+        task.example("train", -1)
+    assert task.size("train") is None

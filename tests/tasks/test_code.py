@@ -1,0 +1,202 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fspo.tasks as tasks
+from fspo.tasks import Scorer
+from fspo.tasks.code import extract_program
+from fspo.tasks.sandbox import Limits, run_python
+
+if sys.platform != "linux":
+    pytest.skip("the sandbox is for Linux", allow_module_level=True)
+try:
+    run_python("", [""])
+except RuntimeError as refused:
+    pytest.skip(str(refused), allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+def run(code, given="", **limits):
+    return run_python(textwrap.dedent(code), [given], Limits(**limits))[0]
+
+
+def test_programs_read_their_input_and_print():
+    outcomes = run_python("print(int(input()) * 2)", ["1", "21", "x"])
+    assert [(o.status, o.stdout) for o in outcomes] == [("ok", "2\n"), ("ok", "42\n"), ("error", "")]
+
+
+def test_the_network_is_out_of_reach():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"""
+        import socket
+        try:
+            socket.create_connection(("127.0.0.1", {port}), timeout=2)
+            print("connected")
+        except OSError as error:
+            print("refused")
+        """
+        assert run(code).stdout == "refused\n"
+        allowed = run_python(textwrap.dedent(code), [""], allow_network=True)[0]
+        assert allowed.stdout == "connected\n"
+
+
+def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("keep me")
+    tmp_path.chmod(0o777)
+    target.chmod(0o666)
+    code = f"""
+    import os
+    print(os.listdir("."), dict(os.environ).keys() <= {{"LC_CTYPE"}})
+    open("mine", "w").write("x")
+    for act in (lambda: open({str(target)!r}, "w"), lambda: os.remove({str(target)!r})):
+        try:
+            act()
+        except OSError as error:
+            print(type(error).__name__)
+    """
+    for outcome in run_python(textwrap.dedent(code), ["", ""]):
+        assert outcome.status == "ok"
+        assert outcome.stdout == "[] True\nOSError\nOSError\n"
+    assert target.read_text() == "keep me"
+
+
+def test_file_size_memory_time_and_output_are_limited():
+    assert run("open('f', 'wb').write(b'x' * 2**20); print('small')", file_mb=2).stdout == "small\n"
+    assert run("open('f', 'wb').write(b'x' * 2**22); print('large')", file_mb=2).stdout == ""
+    assert run("x = bytearray(2**20); print('small')", memory_mb=128).stdout == "small\n"
+    assert run("x = bytearray(2**28); print('large')", memory_mb=128).status == "error"
+    start = time.monotonic()
+    assert run("while True: pass", seconds=0.5).status == "timeout"
+    assert run("import time; time.sleep(60)", seconds=0.5).status == "timeout"
+    assert run("import os, time; os.close(1); time.sleep(60)", seconds=0.5).status == "timeout"
+    assert time.monotonic() - start < 6
+    flood = run("while True: print('x' * 1000)", output_kb=16)
+    assert flood.status == "output"
+    assert len(flood.stdout) < 2**20
+
+
+def test_a_fork_bomb_is_bounded_and_gone_afterwards():
+    code = """
+    import os, time
+    started = 0
+    try:
+        while True:
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(1000)
+            started += 1
+    except OSError:
+        print(started)
+    """
+    outcomes = run_python(textwrap.dedent(code), ["", ""], Limits(processes=10))
+    assert [0 < int(outcome.stdout) < 10 for outcome in outcomes] == [True, True]
+    before = len(psutil.pids())
+    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+    assert run(bomb, seconds=0.5).status == "timeout"
+    assert abs(len(psutil.pids()) - before) < 20
+
+
+def test_a_program_cannot_kill_anything_outside():
+    victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        run(f"import os, signal\ntry: os.kill({victim.pid}, 9)\nfinally: os.kill(-1, 9)")
+        time.sleep(0.1)
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_killing_the_sandbox_from_outside_takes_everything_down():
+    code = (
+        "import fspo.tasks.sandbox as s\n"
+        "s.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    )
+    family = []
+    end = time.monotonic() + 10
+    while len(family) < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+        family = psutil.Process(caller.pid).children(recursive=True)
+    assert len(family) == 3  # the script, process 1, the program
+    family[0].kill()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    caller.kill()
+    caller.wait()
+    assert not alive
+
+
+@pytest.fixture
+def doubling(tmp_path):
+    row = {
+        "prompt": "Read a number and print its double.",
+        "tests": [{"input": str(i), "output": f"{2 * i}\n"} for i in (1, 5, 100)],
+        "solution": "```python\nprint(2 * int(input()))\n```",
+    }
+    path = tmp_path / "code.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    return str(path)
+
+
+def test_code_reward(doubling):
+    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "seconds": 1})
+    graded = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True})
+    example = task.example("eval", 0)
+    completions = [
+        example.solution,
+        "I think:\n```python\nn = int(input())\nprint(n + n)\n```\nDone.",
+        "print(int(input()) * 2)",
+        "print(2)",
+        "while True: pass",
+        "import os; os._exit(0)",
+        "not python at all",
+        "print('\\0')\0",
+    ]
+    with Scorer(task) as scorer:
+        values = [score.value for score in scorer.score([example] * 8, completions)]
+    assert values == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert not scorer.failures
+    assert graded.score(example, "print(2)") == pytest.approx(1 / 3)
+
+
+def test_the_last_fenced_block_is_the_program():
+    assert extract_program("```python\na\n```\nor\n```py\nb\n```") == "b\n"
+    assert extract_program("```\na\n```") == "a\n"
+    assert extract_program("print(1)") == "print(1)"
+
+
+def test_rows_without_tests_are_refused(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "p", "tests": [{"input": "1"}]}\n')
+    with pytest.raises(ValueError, match="has no usable tests: write"):
+        tasks.get({"name": f"code:{path}", "eval_path": str(path)}).example("eval", 0)
+
+
+def test_without_namespaces_programs_are_refused_unless_the_network_is_allowed(monkeypatch, tmp_path):
+    """A copy of the script in which the kernel says no, as it does in a plain container."""
+    import fspo.tasks.sandbox as sandbox
+
+    script = Path(sandbox.__file__).with_name("sandbox_child.py").read_text()
+    denied = script.replace('checked(libc.unshare(flags), "unshare")', 'raise OSError(1, "unshare: denied")')
+    assert denied != script
+    (tmp_path / "sandbox_child.py").write_text(denied)
+    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
+    with pytest.raises(RuntimeError, match=r"cut off from the network .*denied.*: set allow_network=True"):
+        run_python("print(1)", [""])
+    limited = run_python(
+        "import sys, time\nprint(1)\nif sys.stdin.read(): time.sleep(9)", ["", "x"], Limits(seconds=0.5), True
+    )
+    assert [outcome.status for outcome in limited] == ["ok", "timeout"]

@@ -1,0 +1,238 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import fspo.tasks as tasks
+from fspo.tasks import SPLITS, Scorer
+from fspo.tasks.qa import equal, reference
+from fspo.tasks.reasoning import extract
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def squares(tmp_path):
+    return write(
+        tmp_path / "squares.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(200)]
+    )
+
+
+def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares):
+    task = tasks.get(f"jsonl:{squares}")
+    prompts = {split: [task.example(split, i).prompt for i in range(task.size(split))] for split in SPLITS}
+    assert sum(map(len, prompts.values())) == 200
+    assert len(set().union(*prompts.values())) == 200
+    n = task.size("train")
+    second = [task.example("train", n + i).prompt for i in range(n)]
+    assert sorted(second) == sorted(prompts["train"])
+    assert second != prompts["train"]
+    assert tasks.get(f"jsonl:{squares}").example("train", 5 * n + 3) == task.example("train", 5 * n + 3)
+
+
+def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares, tmp_path):
+    held_out = write(
+        tmp_path / "held.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(50)]
+    )
+    task = tasks.get({"name": f"jsonl:{squares}", "eval_path": held_out})
+    assert task.size("eval") == 50
+    assert task.size("train") + task.size("validation") == 150
+    secret = {task.example("eval", i).prompt for i in range(50)}
+    assert not secret & {task.example("train", i).prompt for i in range(task.size("train"))}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"question": "a"}\nnot json\n', "line 2 of .* is not JSON"),
+        ("[1]\n", "line 1 of .* is not a JSON object"),
+        ("\n", "has no rows"),
+        ('{"q": "a", "answer": "1"}\n', r"no question column .*\(it has q, answer\): set question_column"),
+    ],
+)
+def test_unreadable_files_are_named(text, sentence, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        tasks.get(f"jsonl:{path}").example("train", 0)
+    with pytest.raises(ValueError, match="there is no file"):
+        tasks.get(f"jsonl:{path}.missing").example("train", 0)
+
+
+def test_columns_can_be_named(tmp_path):
+    path = write(tmp_path / "q.jsonl", [{"q": f"{i}+1?", "a": i + 1} for i in range(30)])
+    task = tasks.get({"name": f"jsonl:{path}", "question_column": "q", "answer_column": "a", "suffix": ""})
+    example = task.example("train", 0)
+    assert int(example.answer) == int(example.prompt.split("+")[0]) + 1
+
+
+RIGHT = [
+    ("18", "She makes \\boxed{18}"),
+    ("18", "so 9*2 = 18\n#### 18"),
+    ("18", "The answer is 18."),
+    ("18", "The answer is $18.00"),
+    ("1000", "\\boxed{1,000}"),
+    ("0.5", "\\boxed{\\frac{1}{2}}"),
+    ("\\frac{\\pi}{2}", "\\boxed{\\pi/2}"),
+    ("x^2+2x+1", "\\boxed{(x+1)^2}"),
+    ("\\text{Evelyn}", "\\boxed{Evelyn}"),
+    ("\\left( 3, \\frac{\\pi}{2} \\right)", "\\boxed{(3, \\pi/2)}"),
+]
+WRONG = [
+    ("18", "\\boxed{19}"),
+    ("18", "it was 18, no: \\boxed{17}"),
+    ("18", ""),
+    ("12", "\\boxed{1 2}"),
+    ("18", "\\boxed{"),
+    ("18", "\\boxed{\\frac{}}{{{{"),
+    ("0.5", "\\boxed{\\frac{1}{3}}"),
+    ("\\text{Evelyn}", "\\boxed{Angela}"),
+]
+
+
+def test_math_answers_are_compared_by_value():
+    assert [pair for pair in RIGHT if not equal(*pair)] == []
+    assert [pair for pair in WRONG if equal(*pair)] == []
+
+
+def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path, no_process_left):
+    pairs = RIGHT + WRONG
+    path = write(tmp_path / "m.jsonl", [{"question": str(i), "answer": g} for i, (g, _) in enumerate(pairs)])
+    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path, "suffix": ""})
+    examples = [task.example("eval", i) for i in range(len(pairs))]
+    completions = [pairs[int(example.prompt)][1] for example in examples]
+    wanted = [float(int(example.prompt) < len(RIGHT)) for example in examples]
+    with Scorer(task) as scorer:
+        assert [score.value for score in scorer.score(examples, completions)] == wanted
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(scorer.score(examples, completions)))
+        thread.start()
+        thread.join(30)
+        assert [score.value for score in found] == wanted
+    assert not scorer.failures
+
+
+def test_math_verify_is_right_in_a_thread_of_this_process():
+    """With its own time limits, which are signals, every one of these would fail (verl#5635)."""
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(equal(*pair) for pair in RIGHT))
+    thread.start()
+    thread.join(30)
+    assert found == [True] * len(RIGHT)
+
+
+def test_an_answer_that_never_finishes_is_a_timeout_not_a_zero(tmp_path, no_process_left):
+    path = write(tmp_path / "m.jsonl", [{"question": "q", "answer": "5"}])
+    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
+    example = task.example("eval", 0)
+    with Scorer(task, timeout=1.0) as scorer:
+        hang, fine = scorer.score([example] * 2, ["\\boxed{\\frac{9^{9^{9^9}}}{7!!}}", "\\boxed{5}"])
+    assert (hang.value, hang.failure in ("timeout", "memory"), fine.value) == (None, True, 1.0)
+
+
+def test_references():
+    assert reference("16 - 3 = <<16-3=13>>13\n#### 1,234") == "1234"
+    assert reference("So we get $\\boxed{\\frac{1}{2}}$.") == "\\frac{1}{2}"
+    assert reference(" 42 ") == "42"
+
+
+@pytest.mark.parametrize(("name", "size"), [("gsm8k_test", 1319), ("math500", 500), ("aime24", 30)])
+def test_public_sets_score_their_own_solutions(name, size, shared):
+    path = str(shared / f"{name}.jsonl")
+    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
+    assert task.size("eval") == size
+    examples = [task.example("eval", i) for i in range(size)]
+    with Scorer(task) as scorer:
+        own = scorer.score(examples, [example.solution for example in examples])
+        bare = scorer.score(examples, [f"The answer is ${example.answer}$" for example in examples])
+        other = scorer.score(examples, ["\\boxed{-12345.5}"] * size)
+    assert sum(score.value or 0.0 for score in own) == size
+    assert sum(score.value or 0.0 for score in bare) == size
+    assert sum(score.value or 0.0 for score in other) == 0
+    assert not scorer.failures
+
+
+def test_hugging_face_sets_load_from_a_folder(tmp_path):
+    pytest.importorskip("datasets")
+    for split, low, high in (("train", 0, 40), ("test", 40, 50)):
+        write(
+            tmp_path / f"{split}.jsonl", [{"problem": f"{i}+0", "answer": str(i)} for i in range(low, high)]
+        )
+    task = tasks.get({"name": f"hf:{tmp_path}", "eval_split": "test"})
+    assert task.size("eval") == 10
+    assert task.size("train") + task.size("validation") == 40
+    example = task.example("eval", 0)
+    assert task.score(example, example.solution) == 1.0
+    assert task.score(example, "\\boxed{7}") == 0.0
+
+
+def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule(no_process_left):
+    pytest.importorskip("reasoning_gym")
+    task = tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3})
+    seen: dict[str, str] = {}
+    for split in SPLITS:
+        for i in range(40):
+            assert seen.setdefault(task.example(split, i).prompt, split) == split
+    examples = [task.example("eval", i) for i in range(40)]
+    assert all(2 <= example.attributes["num_terms"] <= 3 for example in examples)
+    assert examples[0] == tasks.get(
+        {"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}
+    ).example("eval", 0)
+    with Scorer(task) as scorer:
+        right = scorer.score(examples, [f"let me think\n{example.solution}" for example in examples])
+        plain = scorer.score(examples, [f"so it is {example.answer['text']}" for example in examples])
+        wrong = scorer.score(examples, ["<answer>none</answer>"] * 40)
+    assert {score.value for score in right} == {score.value for score in plain} == {1.0}
+    assert all(score.value == 0.0 for score in wrong)
+
+
+@pytest.mark.parametrize("name", ["list_functions", "gsm_symbolic", "acre", "propositional_logic"])
+def test_reasoning_gym_sets_with_tables_or_open_answers_work(name):
+    pytest.importorskip("reasoning_gym")
+    task = tasks.get(f"reasoning_gym:{name}")
+    example = task.example("train", 123)
+    if example.solution is not None:
+        assert task.score(example, example.solution) == 1.0
+    assert task.score(example, "nonsense") < 1.0
+
+
+def test_reasoning_gym_mistakes_are_named(monkeypatch):
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.raises(ValueError, match="no dataset 'chain_sums': did you mean 'chain_sum'"):
+        tasks.get("reasoning_gym:chain_sums")
+    with pytest.raises(ValueError, match="no parameter 'min_term': did you mean 'min_terms'"):
+        tasks.get({"name": "reasoning_gym:chain_sum", "min_term": 2})
+    with pytest.raises(ValueError, match="chain_sum refuses"):
+        tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 9, "max_terms": 2})
+    with pytest.raises(ValueError, match="set PYTHONHASHSEED=0"):
+        tasks.get("reasoning_gym:ransom_note")
+
+
+def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixed():
+    pytest.importorskip("reasoning_gym")
+    code = (
+        "import fspo.tasks as t\n"
+        "task = t.get('reasoning_gym:ransom_note'); e = task.example('train', 0); print(e.prompt)\n"
+        "with t.Scorer(task) as s: print(s.score([e], [e.solution])[0].value)"
+    )
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ":".join(sys.path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    assert first.endswith(b"1.0\n")
+
+
+def test_extraction():
+    assert extract("<answer>3</answer> no <answer> 4 </answer>", None) == "4"
+    assert extract("1 + 2\nso it is 3.\n\n", "7") == "3"
+    assert extract("first\nlast line", "some words") == "last line"
+    assert extract("", "7") == ""
