@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SMALL = 1 << 22
+SMALL = 1 << 18
 """Padded query-key pairs up to which a block is worth filling even with shorter sequences: one call costs more."""
 
 CLOSE = 0.8

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fspo.local.attention import attend, plan
+from fspo.local.attention import attend, plan, rotate
 from fspo.local.batch import Batch
 from fspo.local.family import Family, family, rms_norm
 from fspo.local.logprobs import token_logprobs
@@ -71,6 +71,23 @@ def _packed(parts: Family, batch: Batch, device: torch.device) -> tuple[Tensor, 
         ids += completion[:-1]
         positions += range(prompt_length, prompt_length + length)
 
+    x = trunk(parts, ids, positions, sequences, device)
+    chosen = x.index_select(0, torch.tensor(predictors, device=device))
+    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets, device=device)
+
+
+def trunk(
+    parts: Family,
+    ids: list[int],
+    positions: list[int],
+    sequences: list[tuple[int, int, int, int]],
+    device: torch.device,
+    cache: list[tuple[Tensor, Tensor]] | None = None,
+) -> Tensor:
+    """Hidden states (N, D) of packed tokens before the last norm; `sequences` as `attention.plan` takes them.
+
+    When `cache` is given, each layer's rotated keys and values (N, kv heads, head size) are appended to it.
+    """
     n = len(ids)
     x = F.embedding(torch.tensor(ids, device=device), parts.embedding)
     cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
@@ -82,11 +99,12 @@ def _packed(parts: Family, batch: Batch, device: torch.device) -> tuple[Tensor, 
         v = layer.v(h).view(n, parts.kv_heads, parts.head_size)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = rms_norm(q, layer.q_norm, parts.eps), rms_norm(k, layer.k_norm, parts.eps)
+        if cache is not None:
+            cache.append((rotate(k, cos, sin), v))
         x = x + layer.o(attend(q, k, v, cos, sin, places))
         h = rms_norm(x, layer.mlp_norm, parts.eps)
         x = x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
-    chosen = x.index_select(0, torch.tensor(predictors, device=device))
-    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets, device=device)
+    return x
 
 
 def _padded(policy: Policy, batch: Batch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
