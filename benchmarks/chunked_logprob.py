@@ -43,7 +43,13 @@ def trl(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> to
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("tokens", 2048), ("hidden", 1024), ("vocabulary", 151936), ("repeats", 5), ("threads", 2)):
+    for name, default in (
+        ("tokens", 2048),
+        ("hidden", 1024),
+        ("vocabulary", 151936),
+        ("repeats", 5),
+        ("threads", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -79,7 +85,9 @@ def main() -> None:
     print(f"full logits are {logits_mb:.0f} MB; 5 % is {0.05 * logits_mb:.0f} MB")
     for name in methods:
         median, peak = statistics.median(times[name]), max(peaks[name])
-        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)]
+        errors = [
+            ((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)
+        ]
         print(
             f"{name:12s} {median:7.2f} s  {median / base:5.2f}x  peak extra {peak:7.0f} MB "
             f"({100 * peak / logits_mb:5.1f} %)  gradient error {max(errors):.1e}"

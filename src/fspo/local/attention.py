@@ -48,7 +48,9 @@ class Plan:
     shared_row: Tensor
 
 
-def plan(sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device) -> Plan:
+def plan(
+    sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device
+) -> Plan:
     """`sequences` are (first packed row, length, first row of the prefix, prefix length); together they hold `total` rows."""
     blocks: list[Block] = []
     query_place, key_place = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
@@ -76,7 +78,9 @@ def plan(sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torc
         query_base += rows * l_max
         key_base += rows * (p_max + l_max)
         padding = (~real).flatten().nonzero().squeeze(1)
-        blocks.append(Block(rows, *(t.flatten().to(device) for t in (queries, keys, padding)), mask.to(device)))
+        blocks.append(
+            Block(rows, *(t.flatten().to(device) for t in (queries, keys, padding)), mask.to(device))
+        )
     places = (query_place, key_place, torch.cat(shared_place), torch.cat(shared_row))
     return Plan(tuple(blocks), *(t.to(device) for t in places))
 
@@ -150,7 +154,9 @@ class _Attention(torch.autograd.Function):
                 x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
                 for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
             )
-            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qb, kb, vb, attn_mask=block.mask)
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                qb, kb, vb, attn_mask=block.mask
+            )
             saved += (qb, kb, vb, out, lse)
             outs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * q.shape[2]))
         ctx.save_for_backward(cos, sin, *saved)

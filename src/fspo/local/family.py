@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from fspo.local.models import Policy
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROTARY_TYPES = ("default", "linear", "llama3", "yarn")  # the ones whose frequencies do not depend on the length
+ROTARY_TYPES = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+)  # the ones whose frequencies do not depend on the length
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Family:
-    embedding: Tensor
+    embed: nn.Embedding  # called as a module: its padding row gets no gradient
     layers: tuple[Layer, ...]
     norm: Tensor
     head: Tensor
@@ -48,6 +53,10 @@ class Family:
     kv_heads: int
     head_size: int
     eps: float
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.embed.weight
 
     def rotary_tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of `positions` (N,), each (N, head size), from the model's own rotary module."""
@@ -71,11 +80,13 @@ def family(policy: Policy) -> Family | None:
         and type(base.model.embed_tokens) is nn.Embedding
     )
     layers = tuple(_layer(block) for block in base.model.layers) if plain else ()
-    if not plain or not all(_linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)):
+    if not plain or not all(
+        _linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)
+    ):
         return None
     heads = config.num_attention_heads
     return Family(
-        embedding=base.model.embed_tokens.weight,
+        embed=base.model.embed_tokens,
         layers=layers,
         norm=base.model.norm.weight,
         head=base.lm_head.weight,

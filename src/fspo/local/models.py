@@ -90,7 +90,11 @@ def save(policy: Policy, folder: str | Path) -> None:
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends an answer: the model's own generation settings first, the tokenizer's as a fallback."""
     generation = getattr(model, "generation_config", None)
-    for source in (getattr(generation, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
+    for source in (
+        getattr(generation, "eos_token_id", None),
+        model.config.eos_token_id,
+        tokenizer.eos_token_id,
+    ):
         if source is not None:
             return tuple(source) if isinstance(source, list | tuple) else (int(source),)
     raise ValueError("the model names no end-of-sequence token; set eos_token_id in its config.json")
@@ -106,7 +110,7 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
-    # The converted tokenizer can name another end token than the file does (SmolLM2: <|im_start|>); trust the model.
+    # transformers' converter reads the bos id for the end token (ggml.py, GGUFLlamaConverter); trust the model.
     eos = model.config.eos_token_id
     if isinstance(eos, int) and tokenizer.eos_token_id != eos:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
