@@ -2,8 +2,9 @@
 
     python benchmarks/chunked_logprob.py [--tokens 2048] [--hidden 1024] [--vocabulary 151936] [--repeats 5]
 
-Time is a forward and a backward, interleaved, median. Peak memory is the resident high-water mark of the process
-(VmHWM, reset before each call) above what was resident before the call, minus the two gradients that are the result.
+Time is a forward and a backward, interleaved, median. Peak memory is the resident high-water mark of the
+process (VmHWM, reset before each call) above what was resident before the call, minus the two gradients that
+are the result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Log-probs forward and backward: fspo's packed forward against the padded Hugging Face forward that TRL calls.
+"""Log-probs forward and backward: fspo's packed forward against the padded Hugging Face forward that TRL
+calls.
 
-    python benchmarks/forward_backward.py [--smol FOLDER] [--repeats 5] [--threads 2] [--budget 4096] [--rows 8]
+    python benchmarks/forward_backward.py [--smol FOLDER] [--repeats 5] [--threads 2] [--budget 4096] [--rows
+    8]
 
-One optimizer update's work: half the rollout, gradients of a weighted sum of log-probs. The padded side pads prompts
-left and completions right, keeps logits of the completion only, and takes `--rows` sequences at a time (0: all).
+One optimizer update's work: half the rollout, gradients of a weighted sum of log-probs. The padded side pads
+prompts left and completions right, keeps logits of the completion only, and takes `--rows` sequences at a
+time (0: all).
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ import statistics
 import time
 
 import torch
-from workloads import batch, policies
 
 from fspo.local.batch import Batch, split
 from fspo.local.forward import logprobs
 from fspo.local.models import Policy
+from workloads import batch, policies
 
 
 def packed(policy: Policy, work: Batch, weights: torch.Tensor, budget: int) -> float:
@@ -88,7 +91,8 @@ def main() -> None:
                     print(f"{work.name}: {name} loss {loss:.4f}")
         ours, theirs = (statistics.median(times[n]) for n in ("fspo", "padded"))
         print(
-            f"{work.name}: {half.tokens} completion tokens; fspo {ours:.3f} s ({half.tokens / ours:.0f} tokens/s), "
+            f"{work.name}: {half.tokens} completion tokens; fspo {ours:.3f} s "
+            f"({half.tokens / ours:.0f} tokens/s), "
             f"padded {theirs:.3f} s ({half.tokens / theirs:.0f} tokens/s): {theirs / ours:.2f}x"
         )
 

@@ -2,8 +2,9 @@
 
     python benchmarks/rollout.py [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
 
-Every side draws the same number of tokens: the end-of-sequence token is disabled and every answer runs to the limit,
-so that neither side gains by stopping early. Medians of interleaved runs, in completion tokens a second.
+Every side draws the same number of tokens: the end-of-sequence token is disabled and every answer runs to the
+limit, so that neither side gains by stopping early. Medians of interleaved runs, in completion tokens a
+second.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from workloads import SMOL, Workload, policies, prompts
 
 from fspo.local.models import Policy, save
 from fspo.local.rollout import generate
+from workloads import SMOL, Workload, policies, prompts
 
 
 def ours(work: Workload, policy: Policy) -> Callable[[int], int]:

@@ -1,4 +1,5 @@
-"""The two workloads of the speed benchmarks: random prompts and completions with the sizes that were measured."""
+"""The two workloads of the speed benchmarks: random prompts and completions with the sizes that were
+measured."""
 
 from __future__ import annotations
 

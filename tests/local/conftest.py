@@ -1,4 +1,5 @@
-"""Tiny models of each architecture, random ragged batches, and the Hugging Face reference they are held against."""
+"""Tiny models of each architecture, random ragged batches, and the Hugging Face reference they are held
+against."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 
 def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Batch:
-    """Groups of 1 to 5, prompts of 1 to 20 tokens, completions from a single token on; members interleaved."""
+    """Groups of 1 to 5, prompts of 1 to 20 tokens, completions from a single token on; members
+    interleaved."""
     rng = random.Random(seed)
 
     def ids(length: int) -> list[int]:

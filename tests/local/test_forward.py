@@ -43,7 +43,8 @@ def test_float32_equals_hugging_face(policy: Policy, seed: int) -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_float64_is_closer(name: str) -> None:
-    # transformers computes norms and rotary angles in float32 whatever the model's dtype; 1e-6 is what is left
+    # transformers computes norms and rotary angles in float32 whatever the model's dtype; 1e-6 is what is
+    # left
     compare(make(name, torch.float64), ragged(3), values=2e-6, grads=1e-6)
 
 

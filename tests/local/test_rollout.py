@@ -63,7 +63,8 @@ def test_greedy_with_lora_uses_the_adapters() -> None:
 
 
 def test_first_two_tokens_follow_the_exact_distribution() -> None:
-    """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own forward."""
+    """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own
+    forward."""
     policy, prompt, n, temperature = make("qwen3"), prompts()[1], 40_000, 1.3
     policy.eos_ids = ()
     got = generate(policy, [prompt], n, max_new_tokens=2, temperature=temperature, seed=5)

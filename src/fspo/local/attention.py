@@ -1,9 +1,9 @@
 """Attention over packed tokens, where the completions of a group look at one copy of their prompt.
 
-The packed order is every prompt, then every completion, without padding: the linear layers work on real tokens only.
-For attention alone, sequences are gathered into padded blocks of similar length. A completion's block holds queries
-of the completion and keys of its prompt followed by its own; the prompt's keys are read by all members and their
-gradients are summed into the one copy.
+The packed order is every prompt, then every completion, without padding: the linear layers work on real
+tokens only. For attention alone, sequences are gathered into padded blocks of similar length. A completion's
+block holds queries of the completion and keys of its prompt followed by its own; the prompt's keys are read
+by all members and their gradients are summed into the one copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SMALL = 1 << 18
-"""Padded query-key pairs up to which a block is worth filling even with shorter sequences: one call costs more."""
+"""Padded query-key pairs up to which a block is worth filling even with shorter sequences: one call costs
+more."""
 
 CLOSE = 0.8
 """A sequence joins a block of longer ones when it has at least this share of the longest one's queries."""
@@ -51,7 +52,8 @@ class Plan:
 def plan(
     sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device
 ) -> Plan:
-    """`sequences` are (first packed row, length, first row of the prefix, prefix length); together they hold `total` rows."""
+    """`sequences` are (first packed row, length, first row of the prefix, prefix length); together they hold
+    `total` rows."""
     blocks: list[Block] = []
     query_place, key_place = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
     shared_place, shared_row = [], []
@@ -79,7 +81,13 @@ def plan(
         key_base += rows * (p_max + l_max)
         padding = (~real).flatten().nonzero().squeeze(1)
         blocks.append(
-            Block(rows, *(t.flatten().to(device) for t in (queries, keys, padding)), mask.to(device))
+            Block(
+                rows,
+                queries.flatten().to(device),
+                keys.flatten().to(device),
+                padding.to(device),
+                mask.to(device),
+            )
         )
     places = (query_place, key_place, torch.cat(shared_place), torch.cat(shared_row))
     return Plan(tuple(blocks), *(t.to(device) for t in places))
@@ -115,9 +123,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: Plan) -> Tensor:
-    """Packed queries (N, heads, size), keys and values (N, kv heads, size), not yet rotated -> (N, heads * size)."""
+    """Packed queries (N, heads, size), keys and values (N, kv heads, size), not yet rotated -> (N, heads *
+    size)."""
     if q.device.type == "cpu":
-        return _Attention.apply(q, k, v, cos, sin, plan)  # type: ignore[return-value]
+        return _Attention.apply(q, k, v, cos, sin, plan)
     return _attend_plainly(q, k, v, cos, sin, plan)
 
 
@@ -141,8 +150,8 @@ def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, p
 
 
 class _Attention(torch.autograd.Function):
-    """The CPU path. Each token's gradient is gathered from its one place in a block, so nothing is scattered but the
-    shared prompts' keys; autograd's own gather would zero and add a full tensor for every block."""
+    """The CPU path. Each token's gradient is gathered from its one place in a block, so nothing is scattered
+    but the shared prompts' keys; autograd's own gather would zero and add a full tensor for every block."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: Plan) -> Tensor:
@@ -164,7 +173,7 @@ class _Attention(torch.autograd.Function):
         return (torch.cat(outs) if len(outs) > 1 else outs[0]).index_select(0, plan.query_place)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         cos, sin, *saved = ctx.saved_tensors
         plan: Plan = ctx.plan
         parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])

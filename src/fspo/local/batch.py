@@ -1,4 +1,5 @@
-"""What is trained on: prompts, each with its group of completions, and how they are cut into micro-batches."""
+"""What is trained on: prompts, each with its group of completions, and how they are cut into
+micro-batches."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from torch import Tensor
 class Batch:
     """Completions of shared prompts, as token ids without padding.
 
-    `prompts[group[i]]` is the prompt of `completions[i]`. A finished completion ends with its end-of-sequence token,
-    which is trained like any other; a truncated one simply stops.
+    `prompts[group[i]]` is the prompt of `completions[i]`. A finished completion ends with its end-of-sequence
+    token, which is trained like any other; a truncated one simply stops.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -24,7 +25,8 @@ class Batch:
     def __post_init__(self) -> None:
         if len(self.completions) != len(self.group):
             raise ValueError(
-                f"there are {len(self.completions)} completions but {len(self.group)} group indices; give one each"
+                f"there are {len(self.completions)} completions but {len(self.group)} group indices; "
+                "give one each"
             )
         if not self.completions:
             raise ValueError("the batch has no completions; give at least one")
@@ -62,11 +64,12 @@ class Batch:
 
 
 def split(batch: Batch, token_budget: int) -> list[tuple[Batch, Tensor]]:
-    """Micro-batches of at most `token_budget` tokens (prompts counted once a group), with their places in `batch`.
+    """Micro-batches of at most `token_budget` tokens (prompts counted once a group), with their places in
+    `batch`.
 
-    A group stays together when it fits, since its prompt is computed once for all members; a group that does not fit
-    is cut by length. Groups are taken in order of their longest member, so that neighbours pad each other little.
-    A completion that exceeds the budget alone is a micro-batch alone.
+    A group stays together when it fits, since its prompt is computed once for all members; a group that does
+    not fit is cut by length. Groups are taken in order of their longest member, so that neighbours pad each
+    other little. A completion that exceeds the budget alone is a micro-batch alone.
     """
     if token_budget < 1:
         raise ValueError(f"the token budget is {token_budget}; it must be at least 1")

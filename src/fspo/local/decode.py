@@ -1,9 +1,9 @@
 """One token for every running answer at a time: the decoding steps under `rollout.generate`.
 
-The Llama family is decoded by hand. Activations are kept (features, rows): a product of a large weight with a few
-columns runs about 1.3 times as fast on a CPU as the transposed one. Projections are fused (queries, keys and values
-in one product, gate and up in another), norm weights are folded into the weight that follows, and a group's prompt
-has one copy of keys and values that all its rows read in one product.
+The Llama family is decoded by hand. Activations are kept (features, rows): a product of a large weight with a
+few columns runs about 1.3 times as fast on a CPU as the transposed one. Projections are fused (queries, keys
+and values in one product, gate and up in another), norm weights are folded into the weight that follows, and
+a group's prompt has one copy of keys and values that all its rows read in one product.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Decoder(Protocol):
 
 
 class _Weights:
-    """Fused copies of one layer, ordered so that each key-value head lies beside the query heads that read it."""
+    """Fused copies of one layer, ordered so that each key-value head lies beside the query heads that read
+    it."""
 
     def __init__(self, parts: Family, index: int) -> None:
         layer = parts.layers[index]
@@ -53,7 +54,11 @@ class _Weights:
         self.o, self.o_bias = _column(dense(layer.o))
         (gate, gate_bias), (up, up_bias) = dense(layer.gate), dense(layer.up)
         self.gate_up = torch.cat((gate, up)) * layer.mlp_norm
-        self.gate_up_bias = torch.cat((gate_bias, up_bias)).unsqueeze(1) if gate_bias is not None else None
+        self.gate_up_bias = (
+            torch.cat((gate_bias, up_bias)).unsqueeze(1)
+            if gate_bias is not None and up_bias is not None
+            else None
+        )
         self.down, self.down_bias = _column(dense(layer.down))
 
 
@@ -63,7 +68,8 @@ def _column(linear: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None
 
 
 class FamilyDecoder:
-    """Decoding for the Llama family. `group[i]` is the prompt of row i; rows of a prompt must be neighbours."""
+    """Decoding for the Llama family. `group[i]` is the prompt of row i; rows of a prompt must be
+    neighbours."""
 
     def __init__(self, parts: Family, prompts: list[list[int]], group: Tensor, limit: int) -> None:
         self.parts, self.device = parts, parts.embedding.device
@@ -90,7 +96,9 @@ class FamilyDecoder:
         parts, longest = self.parts, max(map(len, self.prompts))
         ids: list[int] = []
         positions: list[int] = []
-        sequences, places, last = [], [], []
+        sequences: list[tuple[int, int, int, int]] = []
+        places: list[int] = []
+        last: list[int] = []
         for i, prompt in enumerate(self.prompts):
             sequences.append((len(ids), len(prompt), 0, 0))
             places += range(i * longest, i * longest + len(prompt))
@@ -100,7 +108,8 @@ class FamilyDecoder:
         cache: list[tuple[Tensor, Tensor]] = []
         x = trunk(parts, ids, positions, sequences, self.device, cache)
         where = torch.tensor(places, device=self.device)
-        self.prompt_keys, self.prompt_values = [], []
+        self.prompt_keys: list[Tensor] = []
+        self.prompt_values: list[Tensor] = []
         for k, v in cache:
             for out, packed in ((self.prompt_keys, k), (self.prompt_values, v)):
                 padded = packed.new_zeros(len(self.prompts) * longest, *packed.shape[1:])
@@ -134,7 +143,8 @@ class FamilyDecoder:
             keys[:, :, t] = turned[:, :, rep]
             values[:, :, t] = y[:, :, rep + 1]
             q = turned[:, :, :rep]
-            # Scores on the prompt: all rows of a prompt in one product. Scores on the answer so far: row by row.
+            # Scores on the prompt: all rows of a prompt in one product. Scores on the answer so far: row by
+            # row.
             together = q.index_select(1, self.slots).view(kv * prompts, -1, d)
             before = torch.bmm(together, self.prompt_keys[i].transpose(1, 2))
             if self.prompt_mask is not None:
@@ -188,7 +198,8 @@ class FamilyDecoder:
         self._arrange()
 
     def _arrange(self) -> None:
-        """`slots` lists the rows of each prompt, padded to the largest group; `place` finds a row among them."""
+        """`slots` lists the rows of each prompt, padded to the largest group; `place` finds a row among
+        them."""
         counts = torch.bincount(self.group, minlength=len(self.prompts))
         width = int(counts.max())
         order = self.group.argsort(stable=True)

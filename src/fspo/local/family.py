@@ -1,9 +1,9 @@
 """The Llama family read as plain parts: Llama (SmolLM2 too), Qwen2 and Qwen3.
 
-These architectures are one: RMSNorm, rotary positions, grouped-query attention, SwiGLU, with or without biases,
-norms on queries and keys, and a tied head. The engine computes them by its own code, on the parameters of the
-Hugging Face module itself, so optimizers and checkpoints notice nothing. Anything else goes through the module's
-own forward.
+These architectures are one: RMSNorm, rotary positions, grouped-query attention, SwiGLU, with or without
+biases, norms on queries and keys, and a tied head. The engine computes them by its own code, on the
+parameters of the Hugging Face module itself, so optimizers and checkpoints notice nothing. Anything else goes
+through the module's own forward.
 """
 
 from __future__ import annotations
@@ -98,12 +98,13 @@ def family(policy: Policy) -> Family | None:
     )
 
 
-def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer, with LoRA's product added to the weight; for use without gradients."""
+def dense(module: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a linear layer, with LoRA's product added to the weight; for use without
+    gradients."""
     base = getattr(module, "base_layer", module)
     weight = base.weight
     for name in getattr(module, "active_adapters", ()):
-        weight = weight + module.get_delta_weight(name).to(weight.dtype)  # type: ignore[operator]
+        weight = weight + module.get_delta_weight(name).to(weight.dtype)
     return weight, base.bias
 
 
@@ -130,22 +131,23 @@ def _linear(module: nn.Module) -> bool:
         return True
     if type(module).__module__ != "peft.tuners.lora.layer" or type(module).__name__ != "Linear":
         return False
-    dropouts = module.lora_dropout.values()  # type: ignore[union-attr, operator]
+    dropouts = module.lora_dropout.values()  # type: ignore[operator]
     return (
         type(module.base_layer) is nn.Linear
         and not module.merged
         and not module.disable_adapters
-        and not any(module.use_dora.values())  # type: ignore[union-attr, operator]
+        and not any(module.use_dora.values())  # type: ignore[operator]
         and all(isinstance(d, nn.Identity) for d in dropouts)
     )
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _RmsNorm.apply(x, weight, eps)  # type: ignore[return-value]
+    return _RmsNorm.apply(x, weight, eps)
 
 
 class _RmsNorm(torch.autograd.Function):
-    """y = w x / rms(x), in three passes each way; the composite of torch takes about twice as many on a CPU."""
+    """y = w x / rms(x), in three passes each way; the composite of torch takes about twice as many on a
+    CPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -156,7 +158,7 @@ class _RmsNorm(torch.autograd.Function):
         return (wide * inverse).mul_(weight).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, inverse = ctx.saved_tensors
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         unit = wide * inverse

@@ -1,7 +1,8 @@
-"""The forward that trains: log-probs of completions, each group's prompt computed once, no padding in between.
+"""The forward that trains: log-probs of completions, each group's prompt computed once, no padding in
+between.
 
-The old log-probs come from this same forward: a rollout with a KV cache differs from it by rounding (about 1e-3 in
-low precision), which is more than the whole clip band of a length-normalised objective.
+The old log-probs come from this same forward: a rollout with a KV cache differs from it by rounding (about
+1e-3 in low precision), which is more than the whole clip band of a length-normalised objective.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from fspo.local.models import Policy
 
 
 class LogProbs(NamedTuple):
-    """Per-token results, right-padded to (sequences, longest completion); padding is 0 and False in the mask."""
+    """Per-token results, right-padded to (sequences, longest completion); padding is 0 and False in the
+    mask."""
 
     logprobs: Tensor
     mask: Tensor
@@ -28,7 +30,8 @@ class LogProbs(NamedTuple):
 
 
 def logprobs(policy: Policy, batch: Batch, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
-    """Log-probs of every completion token at the sampling temperature, differentiable with respect to the model."""
+    """Log-probs of every completion token at the sampling temperature, differentiable with respect to the
+    model."""
     parts = family(policy)
     if parts is None:
         flat, entropy = _padded(policy, batch, temperature, with_entropy)
@@ -47,8 +50,8 @@ def _unpack(flat: Tensor, mask: Tensor) -> Tensor:
 def _packed(parts: Family, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
     """Final hidden states that predict the completion tokens, (tokens, D), and those tokens.
 
-    A completion's first token is predicted by the prompt's last one, and its own last token predicts nothing, so
-    it never enters the network.
+    A completion's first token is predicted by the prompt's last one, and its own last token predicts nothing,
+    so it never enters the network.
     """
     ids: list[int] = []
     positions: list[int] = []

@@ -4,10 +4,10 @@ With h a token's hidden state, W the head, T the temperature and y the chosen to
 
     z = W h / T          log p(y) = z_y - log sum_j exp z_j          H = log sum_j exp z_j - sum_j p_j z_j
 
-At 2,048 tokens and 151,936 words the logits alone are 1.2 GB, and autograd keeps several copies. Here the vocabulary
-is walked in tiles that stay in the processor's cache; the backward computes each tile again and turns it into the
-gradient in place. When all tiles together are small (a small vocabulary, a short micro-batch) the probabilities are
-kept instead, which saves the second product.
+At 2,048 tokens and 151,936 words the logits alone are 1.2 GB, and autograd keeps several copies. Here the
+vocabulary is walked in tiles that stay in the processor's cache; the backward computes each tile again and
+turns it into the gradient in place. When all tiles together are small (a small vocabulary, a short
+micro-batch) the probabilities are kept instead, which saves the second product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TILE = 1 << 22
 """Elements of one tile: 16 MB of float32, within a shared cache."""
 
 KEEP = 1 << 24
-"""Up to this many probabilities (64 MB of float32) are kept for the backward; above it, tiles are computed again."""
+"""Up to this many probabilities (64 MB of float32) are kept for the backward; above it, tiles are computed
+again."""
 
 
 def token_logprobs(
@@ -113,7 +114,7 @@ class _Head(torch.autograd.Function):
         return logprobs.squeeze(1), h.squeeze(1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> Any:
         """d log p(y) / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H)."""
         scaled, weight, targets, lse, h, kept = ctx.saved_tensors
         need_hidden, need_weight = ctx.needs_input_grad[:2]

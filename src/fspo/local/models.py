@@ -1,4 +1,5 @@
-"""Loading a policy: a Hugging Face folder or hub name, a GGUF file, or a `tiny:` preset, with or without LoRA."""
+"""Loading a policy: a Hugging Face folder or hub name, a GGUF file, or a `tiny:` preset, with or without
+LoRA."""
 
 from __future__ import annotations
 
@@ -61,10 +62,13 @@ def load(
 ) -> Policy:
     """Load `spec`: a folder or hub name, a path ending in `.gguf`, or `tiny:LAYERSxWIDTH`.
 
-    `seed` decides the weights of a `tiny:` model and of new LoRA adapters; pretrained weights do not depend on it.
+    `seed` decides the weights of a `tiny:` model and of new LoRA adapters; pretrained weights do not depend
+    on it.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
+    model: Any
+    tokenizer: Any
     if spec.startswith("tiny:"):
         model, tokenizer = tiny.build(spec.removeprefix("tiny:"), seed)
         model = model.to(DTYPES[dtype])
@@ -82,13 +86,15 @@ def load(
 
 
 def save(policy: Policy, folder: str | Path) -> None:
-    """Write model and tokenizer as safetensors and JSON; with LoRA the adapter alone is written, as peft does."""
+    """Write model and tokenizer as safetensors and JSON; with LoRA the adapter alone is written, as peft
+    does."""
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every id that ends an answer: the model's own generation settings first, the tokenizer's as a fallback."""
+    """Every id that ends an answer: the model's own generation settings first, the tokenizer's as a
+    fallback."""
     generation = getattr(model, "generation_config", None)
     for source in (
         getattr(generation, "eos_token_id", None),
@@ -104,13 +110,14 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """Dequantised weights of a GGUF file, as an ordinary model that can be trained and saved."""
     if not path.is_file():
         raise ValueError(f"there is no GGUF file at {path}; check the path")
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     # The weights are dense now; save_pretrained refuses while the model still says that it is quantised.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
-    # transformers' converter reads the bos id for the end token (ggml.py, GGUFLlamaConverter); trust the model.
+    # transformers' converter reads the bos id for the end token (ggml.py, GGUFLlamaConverter); trust the
+    # model.
     eos = model.config.eos_token_id
     if isinstance(eos, int) and tokenizer.eos_token_id != eos:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)

@@ -18,17 +18,20 @@ ROWS = 256
 """Answers that run at once; more are sampled in turns, so that memory does not grow with the rollout."""
 
 LANES = 16
-"""Rows come in multiples of this: a product with fewer columns, or an odd number, takes longer, not shorter."""
+"""Rows come in multiples of this: a product with fewer columns, or an odd number, takes longer, not
+shorter."""
 
 SHRINK = 0.8
-"""Rows are compacted once at most this share of them would remain; more often would cost more than it saves."""
+"""Rows are compacted once at most this share of them would remain; more often would cost more than it
+saves."""
 
 
 @dataclass(frozen=True)
 class Rollout:
     """Sampled answers in order of the prompts, `n` neighbours a prompt.
 
-    A finished answer ends with its end-of-sequence token; one that met the limit has `finished` False and no end.
+    A finished answer ends with its end-of-sequence token; one that met the limit has `finished` False and no
+    end.
     """
 
     prompts: list[list[int]]
@@ -56,8 +59,8 @@ class Sampling:
         if not evaluation and (self.top_k is not None or self.top_p is not None):
             raise ValueError(
                 "top_k and top_p are refused in training: answers drawn from a cut distribution have other "
-                "probabilities than the ones that train, which biases every importance ratio; remove them, or pass "
-                "evaluation=True"
+                "probabilities than the ones that train, which biases every importance ratio; "
+                "remove them, or pass evaluation=True"
             )
         if not evaluation and not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}; training samples, so it must be above 0")
@@ -92,9 +95,11 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Rollout:
-    """Draw `n` answers a prompt. The same seed gives the same answers to the bit on one machine and thread count.
+    """Draw `n` answers a prompt. The same seed gives the same answers to the bit on one machine and thread
+    count.
 
-    Each answer has its own stream of random numbers, one a token, so what it says does not depend on when others end.
+    Each answer has its own stream of random numbers, one a token, so what it says does not depend on when
+    others end.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)

@@ -9,11 +9,11 @@ BLOCK = 256
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Invert each row's cumulative distribution at its own uniform number: one random number a token, whatever the
-    vocabulary, so a row's draw depends on nothing but its own logits and its own stream.
+    """Invert each row's cumulative distribution at its own uniform number: one random number a token,
+    whatever the vocabulary, so a row's draw depends on nothing but its own logits and its own stream.
 
-    Sums run in two levels (blocks, then inside the block) in float64: a single float32 running sum over a large
-    vocabulary loses the rare words. `logits` is overwritten.
+    Sums run in two levels (blocks, then inside the block) in float64: a single float32 running sum over a
+    large vocabulary loses the rare words. `logits` is overwritten.
     """
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     p = wide.sub_(wide.amax(0)).exp_()
@@ -34,7 +34,8 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _invert(p: Tensor, target: Tensor) -> Tensor:
-    """The first index whose running sum exceeds `target`; rounding past the end falls on the last positive entry."""
+    """The first index whose running sum exceeds `target`; rounding past the end falls on the last positive
+    entry."""
     place = (p.cumsum(0) <= target).sum(0)
     last = p.shape[0] - 1 - (p > 0).flip(0).to(torch.uint8).argmax(0)
     return torch.minimum(place, last)

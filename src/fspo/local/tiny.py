@@ -1,7 +1,7 @@
 """Small Qwen3 models with a character tokenizer, made on the spot.
 
-A model of under a million parameters learns a procedural task in minutes on two CPU cores, and since it is a real
-`Qwen3ForCausalLM` with a real fast tokenizer, the folder it is saved to loads in TRL, verl and vLLM.
+A model of under a million parameters learns a procedural task in minutes on two CPU cores, and since it is a
+real `Qwen3ForCausalLM` with a real fast tokenizer, the folder it is saved to loads in TRL, verl and vLLM.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ HEAD_SIZE = 32
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character. A character outside the alphabet raises: dropping it would change the task silently."""
+    """One token a character. A character outside the alphabet raises: dropping it would change the task
+    silently."""
     vocab = {token: i for i, token in enumerate((*SPECIAL, *ALPHABET))}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")  # type: ignore[assignment]
-    backend.decoder = decoders.Fuse()  # type: ignore[assignment]
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
     pad, bos, eos = SPECIAL
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
