@@ -1,0 +1,99 @@
+"""Chunked log-probs against the full logits and TRL's kernel: time, peak extra memory, gradient error.
+
+    python benchmarks/chunked_logprob.py [--tokens 2048] [--hidden 1024] [--vocabulary 151936] [--repeats 5]
+
+Time is a forward and a backward, interleaved, median. Peak memory is the resident high-water mark of the
+process (VmHWM, reset before each call) above what was resident before the call, minus the two gradients that
+are the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from fspo.local.logprobs import token_logprobs
+
+
+def _status(key: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+def full(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (hidden @ weight.t()).log_softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+def ours(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return token_logprobs(hidden, weight, targets)[0]
+
+
+def trl(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+
+    # 2048 columns is what TRL's own call passes unless told otherwise.
+    return ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, 2048, None, 1.0, ())[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (
+        ("tokens", 2048),
+        ("hidden", 1024),
+        ("vocabulary", 151936),
+        ("repeats", 5),
+        ("threads", 2),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    hidden = torch.randn(args.tokens, args.hidden).requires_grad_()
+    weight = (torch.randn(args.vocabulary, args.hidden) * args.hidden**-0.5).requires_grad_()
+    targets = torch.randint(args.vocabulary, (args.tokens,))
+    upstream = torch.randn(args.tokens)
+    logits_mb = args.tokens * args.vocabulary * 4 / 2**20
+    results_mb = (hidden.numel() + weight.numel()) * 4 / 2**20
+
+    def run(fn) -> tuple[float, float]:
+        hidden.grad = weight.grad = None
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        start = time.perf_counter()
+        fn(hidden, weight, targets).backward(upstream)
+        seconds = time.perf_counter() - start
+        return seconds, _status("VmHWM") - before - results_mb
+
+    methods = {"full logits": full, "fspo": ours, "trl": trl}
+    grads, times, peaks = {}, {m: [] for m in methods}, {m: [] for m in methods}
+    for repeat in range(args.repeats + 1):
+        for name, fn in methods.items():
+            seconds, peak = run(fn)
+            if repeat == 0:  # the first round warms up and gives the gradients to compare
+                grads[name] = (hidden.grad.clone(), weight.grad.clone())
+                continue
+            times[name].append(seconds)
+            peaks[name].append(peak)
+    base = statistics.median(times["full logits"])
+    print(f"full logits are {logits_mb:.0f} MB; 5 % is {0.05 * logits_mb:.0f} MB")
+    for name in methods:
+        median, peak = statistics.median(times[name]), max(peaks[name])
+        errors = [
+            ((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)
+        ]
+        print(
+            f"{name:12s} {median:7.2f} s  {median / base:5.2f}x  peak extra {peak:7.0f} MB "
+            f"({100 * peak / logits_mb:5.1f} %)  gradient error {max(errors):.1e}"
+        )
+
+
+if __name__ == "__main__":
+    main()

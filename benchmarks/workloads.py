@@ -1,0 +1,54 @@
+"""The two workloads of the speed benchmarks: random prompts and completions with the sizes that were
+measured."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from fspo.local.batch import Batch
+from fspo.local.models import Policy, load
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    prompts: int
+    members: int
+    prompt: tuple[int, int]  # shortest and longest
+    mean: int  # mean completion length
+    limit: int  # longest completion
+
+
+TINY = Workload("tiny 4x128", prompts=16, members=8, prompt=(12, 48), mean=57, limit=128)
+SMOL = Workload("SmolLM2-135M", prompts=4, members=8, prompt=(45, 55), mean=84, limit=96)
+
+
+def policies(smol: str | None) -> list[tuple[Workload, Policy]]:
+    pairs = [(TINY, load("tiny:4x128"))]
+    if smol:
+        pairs.append((SMOL, load(smol)))
+    return pairs
+
+
+def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    vocabulary = policy.base().config.vocab_size
+    return [
+        [rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)
+    ]
+
+
+def batch(work: Workload, policy: Policy, seed: int = 0) -> Batch:
+    """Completion lengths vary between groups and within them; their mean is the measured one."""
+    rng = random.Random(seed)
+    vocabulary = policy.base().config.vocab_size
+    completions: list[list[int]] = []
+    spread = min(work.mean, work.limit - work.mean)
+    for _ in range(work.prompts):
+        middle = work.mean + rng.uniform(-0.7, 0.7) * spread
+        for _ in range(work.members):
+            length = round(min(work.limit, max(2, middle + rng.uniform(-0.3, 0.3) * spread)))
+            completions.append([rng.randrange(20, vocabulary) for _ in range(length)])
+    group = [g for g in range(work.prompts) for _ in range(work.members)]
+    return Batch(prompts(work, policy, seed), completions, group)
