@@ -75,7 +75,8 @@ def wilson(accepted: float, n: float, confidence: float = 0.95) -> Interval:
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     rate = accepted / n
     centre, spread = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return max(0.0, (centre - spread) / (1 + z * z / n)), min(1.0, (centre + spread) / (1 + z * z / n))
+    scale = 1 + z * z / n
+    return max(0.0, float((centre - spread) / scale)), min(1.0, float((centre + spread) / scale))
 
 
 def measure(
@@ -108,7 +109,7 @@ def measure(
     if weight_values.min() < 0 or not weight_values.sum():
         raise ValueError("weights must not be negative, nor all zero")
     if by is None:
-        index, labels, ranges = _cut(positive(lengths, "lengths", len(accepted_values)), bins)
+        index, labels, ranges = cut(positive(lengths, "lengths", len(accepted_values)), bins)
     else:
         index, labels, ranges = _partition(by, bins, len(accepted_values))
 
@@ -144,9 +145,7 @@ def measure(
     )
 
 
-def _cut(
-    values: NDArray[np.float64], bins: int | Sequence[float]
-) -> tuple[NDArray[np.intp], list[str], list[Interval]]:
+def cut(values: NDArray[np.float64], bins: int | Sequence[float]) -> tuple[NDArray[np.intp], list[str], list[Interval]]:
     """Bins of a numeric column. Quantile edges that coincide are one edge, so there may be fewer bins than asked."""
     if isinstance(bins, int):
         if bins < 1:
@@ -170,5 +169,5 @@ def _partition(by: Any, bins: int | Sequence[float], n: int) -> tuple[NDArray[np
         raise ValueError(f"by has the shape {values.shape} where ({n},) is needed")
     names, index = np.unique(values, return_inverse=True)
     if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, int)):
-        return _cut(column(values, "by"), bins)
+        return cut(column(values, "by"), bins)
     return index, [str(name) for name in names], [(math.nan, math.nan)] * len(names)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fspo.local import tiny
 
+TINY = 20_000_000  # parameters; below, a product is too small to be shared between threads
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -142,3 +143,11 @@ def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config).eval()
+
+
+def set_threads(policy: Policy, threads: int) -> int:
+    """Threads for torch: as told, or one for a tiny model, whose products are too small to be shared."""
+    size = sum(p.numel() for p in policy.model.parameters())
+    chosen = threads or (1 if size < TINY and policy.device.type == "cpu" else torch.get_num_threads())
+    torch.set_num_threads(chosen)
+    return chosen

@@ -63,6 +63,11 @@ class Objective(Settings, ABC):
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
     mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
 
+    @property
+    def estimates(self) -> bool:
+        """Whether the loss takes a drift or a scale from the batch, and so needs the sums of the whole batch."""
+        return False
+
     @abstractmethod
     def surrogate(self, batch: Batch) -> Surrogate:
         """The clipped objective of each response or token, to be maximised."""

@@ -82,6 +82,10 @@ class FSPO(Objective):
             raise ValueError("clip_rate calibrates a band of width sqrt(L): leave exponent at 0.5, or give c")
         return self
 
+    @property
+    def estimates(self) -> bool:
+        return self.clip_rate is not None or self.drift in ("kl", "k3")
+
     def surrogate(self, batch: Batch) -> Surrogate:
         mu = drift_of(batch, self.drift)
         c_low, c_high = self.c_low, self.c_high

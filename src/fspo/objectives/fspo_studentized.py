@@ -33,6 +33,10 @@ class FSPOStudentized(Objective):
     drift: Drift = Field("kl", description="mu: zero, kl (mean log-ratio), k3 (its low-variance form), or a number")
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
 
+    @property
+    def estimates(self) -> bool:
+        return self.drift in ("kl", "k3")
+
     def surrogate(self, batch: Batch) -> Surrogate:
         mu = drift_of(batch, self.drift)
         # sum (l - mu)^2 from the sums, so that no second (B, T) tensor is built.

@@ -1,0 +1,167 @@
+"""The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fspo.local.batch import Batch, split
+from fspo.local.config import TrainConfig
+from fspo.local.experience import Experience, group_order, policy_logprobs
+from fspo.local.forward import LogProbs, logprobs
+from fspo.local.models import Policy
+from fspo.objectives import Objective, Totals
+
+
+@dataclass
+class Update:
+    """What one optimiser step did, and to which responses."""
+
+    update: int
+    staleness: int
+    members: list[int]
+    log_ratio: Tensor
+    accepted: Tensor
+    metrics: dict[str, float]
+    skipped: bool
+
+
+class Learner:
+    """Moves a policy along an objective."""
+
+    def __init__(self, policy: Policy, objective: Objective, config: TrainConfig) -> None:
+        settings = config.update
+        self.policy, self.objective, self.config = policy, objective, config
+        self.parameters = policy.trainable()
+        fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
+        )
+
+    def learn(self, experience: Experience, step: int) -> list[Update]:
+        """All epochs and minibatches of a step."""
+        settings = self.config.update
+        lr = self.learning_rate(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        members: dict[int, list[int]] = {}
+        for i, g in enumerate(experience.group):
+            members.setdefault(g, []).append(i)
+        updates: list[Update] = []
+        deal: list[list[int]] = []
+        behind = self.config.rollout.staleness * settings.epochs * settings.minibatches
+        for epoch in range(settings.epochs):
+            deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
+            if epoch == 0:
+                self._fill_old(experience, [i for part in deal[1:] for g in part for i in members[g]])
+            for part in deal:
+                rows = [i for g in part for i in members[g]]
+                updates.append(self._update(experience, rows, len(updates), behind + len(updates)))
+        return updates
+
+    def learning_rate(self, step: int) -> float:
+        """Of a step, counted from 1."""
+        settings, steps = self.config.update, self.config.steps
+        if step <= settings.lr_warmup:
+            return settings.lr * step / settings.lr_warmup
+        done = (step - 1 - settings.lr_warmup) / max(1, steps - settings.lr_warmup)
+        if settings.schedule == "linear":
+            return settings.lr * (1 - done)
+        if settings.schedule == "cosine":
+            return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
+        return settings.lr
+
+    def _fill_old(self, experience: Experience, rows: list[int]) -> None:
+        """Old log-probs before the policy moves.
+
+        Those of the very first minibatch come for free from the forward that trains it, unless the answers are older
+        than this step and their log-probs were taken when they were sampled.
+        """
+        if experience.old.numel():
+            return
+        shape = (len(experience.completions), max(experience.lengths))
+        experience.old = torch.full(shape, math.nan, device=self.policy.device)
+        if rows:
+            part = experience.batch.select(rows)
+            found = policy_logprobs(self.policy, part, self.config.rollout.temperature, self.config.update.token_budget)
+            experience.old = experience.old.to(found.dtype)
+            experience.old[rows, : found.shape[1]] = found
+
+    def _update(self, experience: Experience, rows: list[int], update: int, staleness: int) -> Update:
+        settings = self.config.update
+        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[rows]
+        batch = experience.batch.select(rows)
+        parts = split(batch, settings.token_budget)
+        totals = self._totals(experience, batch, rows, parts)
+        self.optimizer.zero_grad(set_to_none=True)
+        log_ratio, accepted = torch.zeros(len(rows), dtype=torch.float64), torch.ones(len(rows), dtype=torch.float64)
+        metrics: dict[str, float] = {}
+        kl = loss = 0.0
+        healthy = True
+        for part, places in parts:
+            out = self._forward(part)
+            chosen = [rows[i] for i in places.tolist()]
+            old = self._old(experience, chosen, out)
+            if not torch.isfinite(out.logprobs.detach().sum()):
+                healthy = False
+                break
+            options: dict[str, Any] = {"entropy": out.entropy}
+            if experience.reference is not None:
+                options["ref_logprobs"] = experience.reference[chosen, : out.mask.shape[1]]
+            result = self.objective(
+                out.logprobs, old, advantages[places].to(out.logprobs), out.mask, totals=totals, staleness=staleness,
+                **options,
+            )  # fmt: skip
+            result.loss.backward()
+            log_ratio[places], accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
+            share = len(places) / len(rows)
+            for key, value in result.metrics.items():
+                metrics[key] = metrics.get(key, 0.0) + share * value
+            loss += float(result.loss.detach())
+            kl += float(_kl(out, old))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip_norm)) if healthy else math.nan
+        healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
+        if healthy:
+            self.optimizer.step()
+            self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
+        metrics |= {"loss": loss, "grad_norm": norm, "kl": kl / batch.tokens}
+        return Update(update, staleness, rows, log_ratio, accepted, metrics, skipped=not healthy)
+
+    def _forward(self, part: Batch) -> LogProbs:
+        with_entropy = self.objective.entropy_coef > 0
+        return logprobs(self.policy, part, self.config.rollout.temperature, with_entropy=with_entropy)
+
+    def _old(self, experience: Experience, rows: list[int], out: LogProbs) -> Tensor:
+        """Old log-probs of these rows; a row that has none yet is on-policy, and what was just computed is its own."""
+        index = torch.tensor(rows, device=experience.old.device)
+        width = out.mask.shape[1]
+        if experience.old.dtype != out.logprobs.dtype:
+            experience.old = experience.old.to(out.logprobs.dtype)
+        old = experience.old[index, :width]
+        if torch.isnan(old[:, 0]).any():
+            old = torch.where(torch.isnan(old[:, :1]), out.logprobs.detach(), old)
+            experience.old[index, :width] = torch.where(out.mask, old, math.nan)
+        return old
+
+    def _totals(
+        self, experience: Experience, batch: Batch, rows: list[int], parts: list[tuple[Batch, Tensor]]
+    ) -> Totals | None:
+        """Sums over the minibatch. An objective that estimates its band from the data needs all of them before the
+        first micro-batch is differentiated: where there are several, that takes a forward pass of its own."""
+        if len(parts) == 1:
+            return None
+        if not self.objective.estimates or torch.isnan(experience.old[rows, 0]).all():
+            zeros = (0.0, 0.0, 0.0)  # on-policy, or not looked at
+            return Totals(len(rows), batch.tokens, *zeros)
+        now = policy_logprobs(self.policy, batch, self.config.rollout.temperature, self.config.update.token_budget)
+        return Totals.of(now, experience.old[rows, : now.shape[1]], ~torch.isnan(now))
+
+
+def _kl(out: LogProbs, old: Tensor) -> Tensor:
+    """Sum over tokens of the low-variance estimate of KL(old || new)."""
+    l = torch.where(out.mask, out.logprobs.detach() - old, 0.0)
+    return (torch.expm1(l.clamp(max=20)) - l).sum()
