@@ -9,6 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
+class SettingsError(ValueError):
+    """A bad setting, said in one sentence."""
+
+
 class Settings(BaseModel):
     """Frozen, and closed to unknown keys; a bad value raises a ValueError of one sentence."""
 
@@ -18,7 +22,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(_sentence(type(self), error)) from None
+            raise SettingsError(_sentence(type(self), error)) from None
 
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:
@@ -29,6 +33,9 @@ def _sentence(model: type[BaseModel], error: ValidationError) -> str:
         return f"{owner} has no parameter {key!r}{hint(key, model.model_fields)}"
     if first["type"] == "missing":
         return f"{owner} needs the parameter {key!r}"
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, SettingsError):  # of settings inside these settings: it says it all
+        return str(cause)
     message = first["msg"].removeprefix("Value error, ")
     return f"{owner}.{key} = {first['input']!r}: {message}" if key else f"{owner}: {message}"
 
