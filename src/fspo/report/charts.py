@@ -165,7 +165,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         self.legend_rows = self._legend()
-        self.top = 12 + 18 * self.legend_rows + (18 if self.y_label else 0)
+        self.top = 12 + 18 * self.legend_rows + (20 if self.y_label else 0)
         self.bottom = self.height - (40 if self.x_label else 24)
         self.y_ticks = [] if self.y_names else ticks(*self.y_range, most=6)
         form = percent_formatter(self.y_ticks) if self.percent else formatter(self.y_ticks)
@@ -204,12 +204,12 @@ class Frame:
             out.append(f'<g transform="translate({n(x)} {y})">{key}</g>')
             out.append(f'<text x="{n(x + 19)}" y="{y + 9}">{escape(label)}</text>')
         if self.y_label:
-            out.append(f'<text class="label" x="4" y="{self.top - 9}">{escape(self.y_label)}</text>')
+            out.append(f'<text class="label" x="4" y="{self.top - 13}">{escape(self.y_label)}</text>')
         out += self._y_axis() + self._x_axis()
         clip = f"{name}-c"
         out.append(
-            f'<clipPath id="{clip}"><rect x="{n(self.left)}" y="{n(self.top - 2)}" '
-            f'width="{n(self.right - self.left)}" height="{n(self.bottom - self.top + 4)}"/></clipPath>'
+            f'<clipPath id="{clip}"><rect x="{n(self.left - 4)}" y="{n(self.top - 4)}" '
+            f'width="{n(self.right - self.left + 8)}" height="{n(self.bottom - self.top + 8)}"/></clipPath>'
         )
         out.append(f'<g clip-path="url(#{clip})">{"".join(self.parts)}</g></svg>')
         return "\n".join(out)
@@ -300,7 +300,7 @@ def line(
         description + (f" Each point is the mean of {spans} steps." if spans > 1 else ""),
         (first, last) if last > first else (first - 1, last + 1),
         span(ys, zero, top),
-        x_label + (f" (each point: mean of {spans} steps)" if spans > 1 else ""),
+        x_label + (f" (means of {spans})" if spans > 1 else ""),
         y_label,
         percent_axis,
         legend=[(s.label, line_key(s.colour, s.dashed)) for s in series] if legend and len(series) > 1 else (),

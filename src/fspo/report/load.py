@@ -73,7 +73,7 @@ def load(folder: str | Path) -> Run:
     return Run(
         folder=folder,
         config=_config(folder / "config.yaml", notes),
-        metrics=_by_step(_rows(folder / "metrics.jsonl", "the training curves", notes)),
+        metrics=_by_step(_rows(folder / "metrics.jsonl", "training curves", notes)),
         timings=_by_step(_rows(folder / "timings.jsonl", "times and tokens a second", notes)),
         evaluations=_evaluations(_rows(folder / "evaluations.jsonl", "held-out accuracy", notes)),
         samples=_samples(_rows(folder / "samples.jsonl", "sample answers", notes)),

@@ -57,6 +57,10 @@ def interval_of(row: Row, key: str = "interval") -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
+def _range(row: Row) -> tuple[float, float]:
+    return number(row.get("low")) or 0.0, number(row.get("high")) or 0.0
+
+
 def range_name(low: float, high: float) -> str:
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
@@ -244,7 +248,12 @@ def _named(value: Any) -> tuple[str, str]:
 
 
 def learning(run: Run) -> str:
-    return grid(_held_out_curve(run), _reward_curve(run))
+    return grid(
+        _held_out_curve(run),
+        _reward_curve(run),
+        _accuracy_by(run, "length", "length (tokens)"),
+        _accuracy_by(run, "difficulty", "difficulty"),
+    )
 
 
 def _held_out_curve(run: Run) -> str:
@@ -268,7 +277,12 @@ def _held_out_curve(run: Run) -> str:
     prompts = number(rows[-1].get("prompts"))
     if prompts:
         samples = number(rows[-1].get("samples"))
-        caption = f"{prompts:,.0f} prompts" + (f", {samples:g} samples" if samples else "") + ". " + caption
+        caption = (
+            f"{prompts:,.0f} prompts"
+            + (f", {samples:g} sample{'s' * (samples != 1)} each" if samples else "")
+            + ". "
+            + caption
+        )
     return figure(title, charts.line(title, said, lines, y_label="accuracy", top=1.0, percent_axis=True), caption)
 
 
@@ -476,7 +490,7 @@ def _z_histogram(run: Run) -> str:
         "z",
         "answers",
     )
-    caption = f"{percent(beyond)} lie beyond 2σ (a Gaussian: 4.6 %). "
+    caption = f"{percent(beyond)} lie beyond 2σ (a Gaussian: 4.6 %); pooling updates of different age adds to that. "
     outside = int(np.sum(np.abs(z) > reach))
     if outside:
         caption += f"{outside:,} beyond 5σ are not drawn. "
@@ -496,7 +510,7 @@ def _z_histogram(run: Run) -> str:
 
 
 def lengths(run: Run) -> str:
-    return grid(_length_curve(run), _truncation_curve(run), _accuracy_by_length(run))
+    return grid(_length_curve(run), _truncation_curve(run))
 
 
 def _length_curve(run: Run) -> str:
@@ -530,17 +544,17 @@ def _truncation_curve(run: Run) -> str:
     return figure(title, svg, "Share of answers that ran into the length limit.")
 
 
-def _accuracy_by_length(run: Run) -> str:
-    title = "Held-out accuracy by length"
-    rows = [row for row in main_split(run) if listed(row, "by_length")]
+def _accuracy_by(run: Run, what: str, label: str) -> str:
+    title, key = f"Held-out accuracy by {what}", f"by_{what}"
+    rows = [row for row in main_split(run) if listed(row, key)]
     if not rows:
-        return missing(title, "No evaluation by length has been written yet.")
+        return missing(title, f"No evaluation by {what} has been written yet.")
     chosen = [rows[0]] if len(rows) == 1 else [rows[0], rows[-1]]
-    keys = sorted({(number(b.get("low")) or 0.0, number(b.get("high")) or 0.0) for r in chosen for b in r["by_length"]})
+    ranges = sorted({_range(b) for row in chosen for b in listed(row, key)})
     groups = []
     for k, row in enumerate(chosen):
-        bins = {(number(b.get("low")) or 0.0, number(b.get("high")) or 0.0): b for b in listed(row, "by_length")}
-        found = [bins.get(key, {}) for key in keys]
+        bins = {_range(b): b for b in listed(row, key)}
+        found = [bins.get(r, {}) for r in ranges]
         groups.append(
             Bars(
                 f"step {row['step']}",
@@ -551,10 +565,10 @@ def _accuracy_by_length(run: Run) -> str:
             )
         )
     said = "; ".join(
-        f"{g.label}: " + ", ".join(f"{range_name(*key)} {percent(v)}" for key, v in zip(keys, g.values, strict=True))
+        f"{g.label}: " + ", ".join(f"{range_name(*r)} {percent(v)}" for r, v in zip(ranges, g.values, strict=True))
         for g in groups
     )
-    svg = charts.bars(title, said, [range_name(*key) for key in keys], groups, "length (tokens)", "accuracy")
+    svg = charts.bars(title, said, [range_name(*r) for r in ranges], groups, label, "accuracy")
     return figure(title, svg, "First and last evaluation, with their intervals.")
 
 
@@ -577,7 +591,7 @@ def health(run: Run) -> str:
             continue
         known = [v for v in line.y if v is not None]
         said = f"From {short(known[0])} to {short(known[-1])}, between {short(min(known))} and {short(max(known))}."
-        panels.append(figure(title, charts.line(title, said, [line], x_label="", height=170, width=300), said))
+        panels.append(figure(title, charts.line(title, said, [line], height=176, width=260), said))
     return grid(*panels, small=True)
 
 
@@ -623,7 +637,7 @@ def samples(run: Run) -> str:
 def _answer(row: Row) -> str:
     reward, length = number(row.get("reward")), number(row.get("length"))
     tag = "tag" if reward is None else "tag good" if reward > 0 else "tag bad"
-    facts = [f'<span class="{tag}">reward {"not scored" if reward is None else short(reward)}</span>']
+    facts = [f'<span class="{tag}">reward {"not scored" if reward is None else f"{reward:g}"}</span>']
     if length is not None:
         facts.append(f"{length:g} tokens")
     if row.get("truncated"):
