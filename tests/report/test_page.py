@@ -260,6 +260,12 @@ def test_gaps_stay_gaps():
     assert path.count("M") == 3
 
 
+def test_a_single_point_can_be_seen():
+    svg = charts.line("t", "d", [charts.Series("a", [1], [0.5], [0.4], [0.6])])
+    assert "<circle" in svg
+    assert 'class="whisker"' in svg
+
+
 def test_thinning_keeps_the_mean():
     series = charts.Series("a", list(range(1000)), [float(k) for k in range(1000)])
     thinned, width = charts.thin(series)

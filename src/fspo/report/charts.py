@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from fspo.report.text import escape, percent, short
@@ -119,7 +119,7 @@ def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
     x = [sum(part) / len(part) for part in (series.x[k : k + width] for k in range(0, n, width))]
     y = means(series.y)
     assert y is not None
-    return Series(**{**series.__dict__, "x": x, "y": y, "low": means(series.low), "high": means(series.high)}), width
+    return replace(series, x=x, y=y, low=means(series.low), high=means(series.high)), width
 
 
 def mean(values: Numbers) -> float | None:
@@ -315,6 +315,9 @@ def line(
 def _drawn(frame: Frame, s: Series, form: Callable[[float | None], str]) -> str:
     out = []
     px, py = frame.px, frame.py
+    known = sum(finite(v) for v in s.y)
+    if len(s.x) < 3:  # too few for a line or a band to be seen
+        s = replace(s, dots=True, whiskers=True)
     if s.low is not None and s.high is not None:
         rows = list(zip(s.x, s.low, s.high, strict=True))
         if s.whiskers:
@@ -326,7 +329,6 @@ def _drawn(frame: Frame, s: Series, form: Callable[[float | None], str]) -> str:
                 upper = " ".join(f"{n(px(x))} {n(py(b))}" for x, _, b in run)
                 lower = " ".join(f"{n(px(x))} {n(py(a))}" for x, a, _ in reversed(run))
                 out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
-    known = sum(finite(v) for v in s.y)
     smooth = s.smooth and known >= 20
     out.append(_path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{' dashed' if s.dashed else ''}"))
     if smooth:
