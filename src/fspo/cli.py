@@ -52,15 +52,15 @@ def train(
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             run(config, folder, resume=resume, observer=display)
     except RunInterruptedError as stop:
-        console.print(f"saved after step {stop.step}; to go on: [bold]{again}[/]")
+        console.print(f"saved after step {stop.step}; to go on: [bold]{again}[/]", soft_wrap=True)
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
-        console.print(f"stopped; to go on from the last checkpoint: [bold]{again}[/]")
+        console.print(f"stopped; to go on from the last checkpoint: [bold]{again}[/]", soft_wrap=True)
         raise typer.Exit(130) from None
     if report:
         from fspo.report.page import write
 
-        console.print(f"report: {write(folder)}")
+        console.print(f"report: {write(folder)}", soft_wrap=True)
 
 
 @app.command()
@@ -150,7 +150,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="folders of runs")]) 
     for run in runs:
         if not (run / "config.yaml").is_file():
             raise ValueError(f"{run} is not the folder of a run: it has no config.yaml")
-        console.print(f"report: {write(run)}")
+        console.print(f"report: {write(run)}", soft_wrap=True)
 
 
 @app.command()

@@ -195,8 +195,9 @@ def _put(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
     if keys == ["objective"] and isinstance(value, str):
         value = {"name": value}
     for key in keys[:-1]:
-        if isinstance(values.get(key), str) and key in ("task", "objective"):
-            values[key] = {"name": values[key]}
+        if key in ("task", "objective"):  # a name alone, or the default's, becomes a table that takes parameters
+            known = values.get(key, TrainConfig.model_fields[key].default)
+            values[key] = {"name": known} if isinstance(known, str) else known
         if not isinstance(values.get(key), dict):
             values[key] = {}
         values = values[key]

@@ -1,0 +1,209 @@
+"""The loop on a small model: what it writes, that micro-batches do not matter, and every option once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fspo import objectives
+from fspo.local.config import read
+from fspo.local.loop import Nobody, train
+from fspo.local.models import Policy
+from fspo.local.records import read_lines
+
+
+class Watch(Nobody):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Run(Protocol):
+    def __call__(self, folder: Path, *overrides: str, observer: Any = None) -> Policy: ...
+
+
+@pytest.fixture
+def run(small: list[str]) -> Run:
+    def go(folder: Path, *overrides: str, observer: Any = None) -> Policy:
+        return train(read(None, [*small, *overrides]), folder, observer=observer)
+
+    return go
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1).double() for p in policy.model.parameters()])
+
+
+def rows(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "records" / "*.parquet")
+
+
+def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
+    run(tmp_path)
+    metrics = read_lines(tmp_path / "metrics.jsonl")
+    assert [m["step"] for m in metrics] == [1, 2, 3, 4, 5, 6]
+    for m in metrics:
+        assert not m["on_policy"]
+        assert 0 <= m["reward"] <= 1
+        assert m["groups"] == 4
+        assert m["kl"] > 0
+        assert m["entropy"] > 0
+        assert m["grad_norm"] > 0
+        assert 0 < m["ess"] <= 1
+        assert sum(b["count"] for b in m["clip_by_length"]) == 3 * 8  # three of the four updates are off-policy
+    table = rows(tmp_path)
+    assert len(table) == 6 * 4 * 8  # steps, updates, responses of a minibatch
+    first = table.filter(pl.col("staleness") == 0)
+    assert (first["log_ratio"] == 0).all()
+    assert (first["accepted"] == 1).all()
+    last = table.filter(pl.col("staleness") == 3)
+    assert (last["log_ratio"] != 0).all()
+    assert set(table["update"]) == {0, 1, 2, 3}
+    assert json.loads(table["attributes"][0])["size"] >= 2
+    # Every response is trained once an epoch, and advantages of a group add up to nothing.
+    for (_, index), part in table.filter(pl.col("step") == 2).group_by("step", "index"):
+        assert len(part) == 4 * 2, index
+        assert abs(part["advantage"].sum()) < 1e-5
+    evaluations = read_lines(tmp_path / "evaluations.jsonl")
+    assert [e["step"] for e in evaluations] == [0, 3, 6]
+    assert {c.name for c in (tmp_path / "checkpoints").iterdir()} == {"step-000004", "step-000006"}
+    assert len(read_lines(tmp_path / "samples.jsonl")) == 6 * 4
+    assert len(read_lines(tmp_path / "timings.jsonl")) == 6
+
+
+def test_reinforcement_learns(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, "steps=40", "rollout.prompts=16", "eval.prompts=128", "eval.every=40", "eval.temperature=1.0")
+    first, last = read_lines(tmp_path / "evaluations.jsonl")
+    assert last["interval"][0] > first["interval"][1]
+
+
+@pytest.mark.parametrize("objective", ["fspo", "fspo_adaptive", "grpo", "gspo"])
+def test_micro_batches_do_not_matter(run: Run, tmp_path: Path, objective: str) -> None:
+    whole = run(tmp_path / "whole", f"objective={objective}", "steps=2")
+    parts = run(tmp_path / "parts", f"objective={objective}", "steps=2", "update.token_budget=40")
+    assert torch.allclose(weights(whole), weights(parts), atol=2e-5)
+    a, b = rows(tmp_path / "whole"), rows(tmp_path / "parts")
+    order = ["step", "update", "index", "length", "log_ratio"]
+    np.testing.assert_allclose(a.sort(order)["log_ratio"], b.sort(order)["log_ratio"], atol=1e-4)
+    assert np.abs(a["log_ratio"]).max() > 1e-3
+
+
+def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, "rollout.staleness=2")
+    metrics = read_lines(tmp_path / "metrics.jsonl")
+    assert ["loss" in m for m in metrics] == [False, False, True, True, True, True]
+    table = rows(tmp_path)
+    assert set(table["staleness"]) == {8, 9, 10, 11}
+    # Step 3 trains the answers of step 1, before any update: their first update is on-policy in fact.
+    assert (table.filter((pl.col("step") == 3) & (pl.col("update") == 0))["log_ratio"].abs() < 1e-5).all()
+    assert (table.filter((pl.col("step") == 5) & (pl.col("update") == 0))["log_ratio"].abs() > 1e-5).any()
+    assert set(table.filter(pl.col("step") == 5)["index"]) == {8, 9, 10, 11}
+
+
+def test_dynamic_sampling_replaces_groups_without_variance(run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "plain", "steps=3")
+    run(tmp_path / "dynamic", "steps=3", "rollout.dynamic=20")
+    plain, dynamic = (
+        np.mean([m["groups_without_variance"] for m in read_lines(tmp_path / name / "metrics.jsonl")])
+        for name in ("plain", "dynamic")
+    )
+    assert dynamic < plain
+    assert rows(tmp_path / "dynamic")["index"].max() > rows(tmp_path / "plain")["index"].max()
+
+
+def test_options_of_the_objective_reach_the_loss(run: Run, tmp_path: Path) -> None:
+    plain = weights(run(tmp_path / "plain", "steps=2"))
+    kl = weights(run(tmp_path / "kl", "steps=2", "objective.kl={coef: 5.0, kind: k2}"))
+    entropy = weights(run(tmp_path / "entropy", "steps=2", "objective.entropy_coef=5.0"))
+    assert not torch.allclose(plain, kl, atol=1e-4)
+    assert not torch.allclose(plain, entropy, atol=1e-4)
+
+
+def test_lora_trains_adapters_only_and_resumes(small: list[str], tmp_path: Path) -> None:
+    lora = ["model.lora={rank: 4, alpha: 8}", "checkpoint.every=1"]
+    config = read(None, [*small, *lora])
+    policy = train(config, tmp_path / "straight")
+    assert all("lora" in n for n, p in policy.model.named_parameters() if p.requires_grad)
+    half = config.model_copy(update={"steps": 3})
+    train(half, tmp_path / "resumed")
+    again = train(config, tmp_path / "resumed", resume=True)
+    assert torch.equal(weights(policy), weights(again))
+
+
+def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: Path) -> None:
+    watch = Watch()
+    run(
+        tmp_path, "steps=2", "update.epochs=1", "update.minibatches=1", "rollout.max_new_tokens=2",
+        "task={name: sort, n_min: 20, n_max: 30}", observer=watch,
+    )  # fmt: skip
+    text = " ".join(watch.warnings)
+    assert "clipping cannot act" in text
+    assert "were cut off" in text
+    assert "no variance" in text
+    assert read_lines(tmp_path / "metrics.jsonl")[-1]["on_policy"]
+    assert len(watch.warnings) == 3, "each is said once"
+
+
+def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"more than update\.max_skipped = 2"):
+        run(tmp_path, "update.lr=1e30", "update.max_skipped=2", "steps=20")
+    metrics = read_lines(tmp_path / "metrics.jsonl")
+    assert metrics[-1]["skipped"] > 2
+    assert len(metrics) < 20
+
+
+def test_a_folder_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, "steps=1")
+    with pytest.raises(ValueError, match="already holds a run"):
+        run(tmp_path, "steps=1")
+
+
+def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"q{i}=", "answer": str(i)}) + "\n" for i in range(40)))
+    (tmp_path / "reward_that_fails.py").write_text(
+        "def reward(prompt, completion, answer):\n"
+        "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n"
+        "    return len(completion) / 10\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    watch = Watch()
+    task = f"task={{name: 'python:reward_that_fails:reward', path: {data}}}"
+    run(tmp_path / "run", task, "steps=2", observer=watch)
+    metrics = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert sum(m["unscored"] for m in metrics) > 0
+    assert all(m["unscored"] == m["unscored_by_kind"].get("error", 0) for m in metrics)
+    assert any("could not be scored" in w for w in watch.warnings)
+    table = rows(tmp_path / "run")
+    assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0
+
+
+def test_tensorboard(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run(tmp_path, "steps=1", "log.tensorboard=true")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {"reward", "grad_norm", "eval/accuracy"} <= set(events.Tags()["scalars"])
+
+
+def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
+    ends = [weights(run(tmp_path / n, f"objective={n}", "steps=2", "eval.prompts=1")) for n in objectives.names()]
+    again = run(tmp_path / "again", "steps=2", "eval.prompts=1")
+    assert torch.equal(weights(again), ends[0]), "the same settings give the same weights"
+    same = {("dapo", "bnpo"), ("ppo", "bnpo"), ("ppo", "dapo"), ("gspo", "gspo_token")}
+    names = objectives.names()
+    for i, j in itertools.combinations(range(len(names)), 2):
+        if (names[i], names[j]) not in same:  # nothing was clipped at their bounds, or they are equal by definition
+            assert not torch.equal(ends[i], ends[j]), (names[i], names[j])
