@@ -10,14 +10,18 @@ are the result.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from fspo.local.logprobs import token_logprobs
+
+Method = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _status(key: str) -> float:
@@ -35,11 +39,13 @@ def ours(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> t
     return token_logprobs(hidden, weight, targets)[0]
 
 
-def trl(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def trl(width: int | None) -> Method:
+    """TRL's kernel with its trainer's own tile width, or with another one."""
     from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+    from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-    # 2048 columns is what TRL's own call passes unless told otherwise.
-    return ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, 2048, None, 1.0, ())[0]
+    columns = width or _CHUNKED_LOGPROB_CHUNK_SIZE
+    return lambda h, w, t: ChunkedLogProbFunction.apply(h, w, None, t, 1.0, columns, None, 1.0, ())[0]
 
 
 def main() -> None:
@@ -62,9 +68,10 @@ def main() -> None:
     logits_mb = args.tokens * args.vocabulary * 4 / 2**20
     results_mb = (hidden.numel() + weight.numel()) * 4 / 2**20
 
-    def run(fn) -> tuple[float, float]:
+    def run(fn: Method) -> tuple[float, float]:
         hidden.grad = weight.grad = None
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # else freed memory that is still resident would hide the peak
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
         start = time.perf_counter()
@@ -72,7 +79,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
         return seconds, _status("VmHWM") - before - results_mb
 
-    methods = {"full logits": full, "fspo": ours, "trl": trl}
+    methods = {"full logits": full, "fspo": ours, "trl": trl(None), "trl, 2048": trl(2048)}
     grads, times, peaks = {}, {m: [] for m in methods}, {m: [] for m in methods}
     for repeat in range(args.repeats + 1):
         for name, fn in methods.items():

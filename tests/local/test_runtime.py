@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fspo.local import runtime
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [(15_000, 1), (100_000, 2), (135_000_000, 2)])
+def test_threads_follow_the_size(parameters: int, expected: int) -> None:
+    assert runtime.threads(parameters, cores=2) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [({}, runtime.SPIN), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_prepare_leaves_what_the_user_set(before: dict[str, str], expected: str | None) -> None:
+    clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = (
+        "import os, fspo.local.runtime as r; r.prepare(); "
+        "print(os.environ.get('GOMP_SPINCOUNT')); import sys; assert 'torch' not in sys.modules"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == str(expected)
+
+
+def test_a_kept_heap_still_computes() -> None:
+    code = (
+        "from fspo.local.runtime import keep_heap; keep_heap(); import torch; "
+        "x = [torch.ones(1 << 22) for _ in range(8)]; del x[::2]; print(sum(t.sum().item() for t in x))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(out.stdout) == 4 * (1 << 22)
