@@ -1,8 +1,24 @@
-"""Length-fair reinforcement learning from verifiable rewards for language models."""
+"""Length-fair reinforcement learning from verifiable rewards for language models.
 
-from fspo import advantages, fairness, objectives
-from fspo.objectives import Totals
+Parts are imported when they are first used, so that the command line answers at once, and can set how threads wait
+before torch is loaded.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fspo import advantages, fairness, objectives, tasks
+    from fspo.objectives import Totals
 
 __version__ = "0.1.0"
 
-__all__ = ["Totals", "advantages", "fairness", "objectives"]
+__all__ = ["Totals", "advantages", "fairness", "objectives", "tasks"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Totals":
+        return importlib.import_module("fspo.objectives").Totals
+    if name in __all__:
+        return importlib.import_module(f"fspo.{name}")
+    raise AttributeError(f"module 'fspo' has no attribute {name!r}")

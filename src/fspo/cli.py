@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fspo.local.runtime import prepare
+
 app = typer.Typer(
     name="fspo",
     help="Length-fair reinforcement learning from verifiable rewards for language models.",
@@ -256,6 +258,7 @@ def _quiet() -> None:
 
 def main() -> None:
     """Run the command; an expected failure is one sentence on standard error and exit code 2."""
+    prepare()
     try:
         app()
     except (ValueError, FloatingPointError, FileNotFoundError) as error:

@@ -54,14 +54,14 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
     for m in metrics:
         assert not m["on_policy"]
         assert 0 <= m["reward"] <= 1
-        assert m["groups"] == 4
+        assert m["groups"] == 8
         assert m["kl"] > 0
         assert m["entropy"] > 0
         assert m["grad_norm"] > 0
         assert 0 < m["ess"] <= 1
-        assert sum(b["count"] for b in m["clip_by_length"]) == 3 * 8  # three of the four updates are off-policy
+        assert sum(b["count"] for b in m["clip_by_length"]) == 3 * 16  # three of the four updates are off-policy
     table = rows(tmp_path)
-    assert len(table) == 6 * 4 * 8  # steps, updates, responses of a minibatch
+    assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
     first = table.filter(pl.col("staleness") == 0)
     assert (first["log_ratio"] == 0).all()
     assert (first["accepted"] == 1).all()
@@ -106,7 +106,7 @@ def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
     # Step 3 trains the answers of step 1, before any update: their first update is on-policy in fact.
     assert (table.filter((pl.col("step") == 3) & (pl.col("update") == 0))["log_ratio"].abs() < 1e-5).all()
     assert (table.filter((pl.col("step") == 5) & (pl.col("update") == 0))["log_ratio"].abs() > 1e-5).any()
-    assert set(table.filter(pl.col("step") == 5)["index"]) == {8, 9, 10, 11}
+    assert set(table.filter(pl.col("step") == 5)["index"]) == set(range(16, 24))
 
 
 def test_dynamic_sampling_replaces_groups_without_variance(run: Run, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: 
 
 def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(run: Run, tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"more than update\.max_skipped = 2"):
-        run(tmp_path, "update.lr=1e30", "update.max_skipped=2", "steps=20")
+        run(tmp_path, "update.lr=3e38", "update.max_skipped=2", "steps=20")
     metrics = read_lines(tmp_path / "metrics.jsonl")
     assert metrics[-1]["skipped"] > 2
     assert len(metrics) < 20
@@ -199,11 +199,8 @@ def test_tensorboard(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
-    ends = [weights(run(tmp_path / n, f"objective={n}", "steps=2", "eval.prompts=1")) for n in objectives.names()]
-    again = run(tmp_path / "again", "steps=2", "eval.prompts=1")
-    assert torch.equal(weights(again), ends[0]), "the same settings give the same weights"
-    same = {("dapo", "bnpo"), ("ppo", "bnpo"), ("ppo", "dapo"), ("gspo", "gspo_token")}
-    names = objectives.names()
-    for i, j in itertools.combinations(range(len(names)), 2):
-        if (names[i], names[j]) not in same:  # nothing was clipped at their bounds, or they are equal by definition
-            assert not torch.equal(ends[i], ends[j]), (names[i], names[j])
+    ends = {n: weights(run(tmp_path / n, f"objective={n}", "steps=1", "eval.prompts=1")) for n in objectives.names()}
+    again = run(tmp_path / "again", "steps=1", "eval.prompts=1")
+    assert torch.equal(weights(again), ends["fspo"]), "the same settings give the same weights"
+    for one, other in itertools.combinations(("fspo", "grpo", "gspo", "sapo", "vespo", "reinforce"), 2):
+        assert not torch.equal(ends[one], ends[other]), (one, other)

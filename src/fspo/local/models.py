@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fspo.local import tiny
+from fspo.local import runtime, tiny
 
-TINY = 20_000_000  # parameters; below, a product is too small to be shared between threads
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -145,9 +144,9 @@ def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
         return get_peft_model(model, config).eval()
 
 
-def set_threads(policy: Policy, threads: int) -> int:
-    """Threads for torch: as told, or one for a tiny model, whose products are too small to be shared."""
-    size = sum(p.numel() for p in policy.model.parameters())
-    chosen = threads or (1 if size < TINY and policy.device.type == "cpu" else torch.get_num_threads())
+def set_threads(policy: Policy, threads: int = 0) -> int:
+    """Compute with this many threads, or with as many as suit the model's size; returns how many."""
+    chosen = threads or runtime.threads(sum(p.numel() for p in policy.model.parameters()))
     torch.set_num_threads(chosen)
+    runtime.keep_heap()
     return chosen
