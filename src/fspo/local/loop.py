@@ -103,11 +103,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             clock.lap("update")
             skipped += sum(u.skipped for u in updates)
             metrics, columns, warnings = summarise(experience, trained, updates, config, step)
-            metrics |= {
-                "lr": learner.learning_rate(step),
-                "skipped": skipped,
-                "unscored_by_kind": dict(scorer.failures),
-            }
+            metrics |= {"lr": learner.learning_rate(step), "skipped": skipped}
             records.append("metrics", metrics | {"warnings": warnings})
             records.rows(step, columns)
             for sample in _samples(experience, config.log.samples, step):
