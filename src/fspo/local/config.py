@@ -155,7 +155,13 @@ class TrainConfig(Settings):
 
 def default() -> TrainConfig:
     """What `fspo train` runs with no argument: a small model that learns to sort, in minutes on two CPU cores."""
-    return TrainConfig(warmup=WarmupConfig())
+    return TrainConfig(
+        steps=100,
+        warmup=WarmupConfig(),
+        rollout=RolloutConfig(prompts=32, group=16),
+        update=UpdateConfig(epochs=2, minibatches=2, schedule="linear"),
+        eval=EvalConfig(prompts=512, temperature=1.0),
+    )
 
 
 def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
