@@ -93,9 +93,7 @@ def main() -> None:
     print(f"full logits are {logits_mb:.0f} MB; 5 % is {0.05 * logits_mb:.0f} MB")
     for name in methods:
         median, peak = statistics.median(times[name]), max(peaks[name])
-        errors = [
-            ((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)
-        ]
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)]
         print(
             f"{name:12s} {median:7.2f} s  {median / base:5.2f}x  peak extra {peak:7.0f} MB "
             f"({100 * peak / logits_mb:5.1f} %)  gradient error {max(errors):.1e}"

@@ -34,9 +34,7 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
     longest = max(map(len, ids))
     pad = policy.pad_id
     rows = torch.tensor([[pad] * (longest - len(p)) + p for p in ids]).repeat_interleave(work.members, 0)
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in ids]).repeat_interleave(
-        work.members, 0
-    )
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in ids]).repeat_interleave(work.members, 0)
 
     def run(seed: int) -> int:
         torch.manual_seed(seed)

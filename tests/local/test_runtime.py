@@ -24,9 +24,7 @@ def test_prepare_leaves_what_the_user_set(before: dict[str, str], expected: str 
         "import os, fspo.local.runtime as r; r.prepare(); "
         "print(os.environ.get('GOMP_SPINCOUNT')); import sys; assert 'torch' not in sys.modules"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True
-    )
+    out = subprocess.run([sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == str(expected)
 
 

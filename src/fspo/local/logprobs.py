@@ -122,9 +122,7 @@ class _Head(torch.autograd.Function):
         dtype = scaled.dtype
         g = grad.unsqueeze(1).to(lse.dtype)
         gh = grad_entropy.unsqueeze(1).to(lse.dtype) if ctx.entropy else None
-        d_hidden = (
-            torch.zeros(n, scaled.shape[1], dtype=lse.dtype, device=lse.device) if need_hidden else None
-        )
+        d_hidden = torch.zeros(n, scaled.shape[1], dtype=lse.dtype, device=lse.device) if need_hidden else None
         d_weight = torch.empty_like(weight) if need_weight else None
         spans = _spans(n, vocabulary) if kept is None else [(0, vocabulary)]
         buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None

@@ -65,9 +65,7 @@ class Sampling:
         if not evaluation and not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}; training samples, so it must be above 0")
         if self.temperature < 0:
-            raise ValueError(
-                f"temperature is {self.temperature}; use 0 for greedy decoding or a number above it"
-            )
+            raise ValueError(f"temperature is {self.temperature}; use 0 for greedy decoding or a number above it")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -110,20 +108,14 @@ def generate(
         raise ValueError("a prompt is empty or there is none; give at least one token for every prompt")
     group = [g for g in range(len(ids)) for _ in range(n)]
     generator = torch.Generator().manual_seed(seed)
-    uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(
-        policy.device
-    )
+    uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
     completions: list[list[int]] = []
     finished: list[bool] = []
     with torch.inference_mode():
         for a in range(0, len(group), ROWS):
             wave = group[a : a + ROWS]
-            tokens, lengths, ended = _wave(
-                policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling
-            )
-            completions += [
-                row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)
-            ]
+            tokens, lengths, ended = _wave(policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling)
+            completions += [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
             finished += ended.tolist()
     return Rollout(ids, completions, group, finished)
 
