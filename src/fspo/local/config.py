@@ -156,8 +156,8 @@ class TrainConfig(Settings):
 def default() -> TrainConfig:
     """What `fspo train` runs with no argument: a small model that learns to sort, in minutes on two CPU cores."""
     return TrainConfig(
-        steps=150,
-        objective={"name": "fspo", "c_low": 0.1, "c_high": 0.1},
+        steps=120,
+        objective={"name": "fspo", "c_low": 0.05, "c_high": 0.05},
         warmup=WarmupConfig(),
         rollout=RolloutConfig(prompts=32, group=16),
         update=UpdateConfig(epochs=2, minibatches=2, schedule="linear"),
