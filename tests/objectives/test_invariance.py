@@ -133,7 +133,7 @@ def test_old_and_reference_policies_get_no_gradient(objective: Objective) -> Non
     assert ref.grad is None
 
 
-# Weights held constant by definition make a gradient that is not the value's: those are compared with the peers instead.
+# Where a weight is held constant by definition, the gradient is not the value's: the peers are the test of those.
 CONSTANT_WEIGHTS = {"cispo", "vespo", "gspo_token"}
 
 

@@ -126,7 +126,8 @@ class TrainConfig(Settings):
         value = {"name": value} if isinstance(value, str) else value
         if not isinstance(value, dict) or "name" not in value:
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
-        objectives.get(**value)
+        if objectives.get(**value).mismatch is not None:
+            raise ValueError("mismatch corrects for another engine's sampling, and this one trains what it samples")
         return value
 
     @field_validator("advantage")
