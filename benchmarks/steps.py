@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,13 +55,11 @@ class Ours:
 
     def step(self) -> dict[str, float]:
         """Completion tokens, prompt tokens (once a group), seconds of the rollout with its scoring, and of the rest."""
-        import time
-
         from fspo.local.experience import collect
         from fspo.local.measure import summarise
 
         self.count += 1
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         experience, self.next_index = collect(
             self.policy, self.task, self.scorer, self.config, self.count, self.next_index
         )
@@ -73,5 +72,6 @@ class Ours:
             "prompt": sum(map(len, experience.prompts)),
             "rollout": middle - start,
             "seconds": end - start,
+            "cpu": time.process_time() - cpu,
             "reward": sum(experience.rewards) / len(experience.rewards),
         }

@@ -15,6 +15,9 @@ slightly different numbers of tokens: the measure is completion tokens a second.
 Useful work of a step: 2 N (rollout) + 2 N (old log-probs) + 2 x 6 N (two epochs forward and backward) = 16 N operations
 a token, N the parameters, counting completion tokens and each group's prompt once; attention is left out. The share of
 peak divides that, over the time, by the fastest float32 matrix product of this machine.
+
+Processor time (all threads of the process) is shown beside the time: where other programs want the cores it says what
+the time hides, though with several threads it counts their waiting too.
 """
 
 from __future__ import annotations
@@ -98,13 +101,14 @@ def trl(case: Case, pipe: Connection) -> None:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step % 4 == 0:
-                pipe.send({**seen, "seconds": time.perf_counter() - seen["start"]})
+                cpu = time.process_time() - seen["cpu_start"]
+                pipe.send({**seen, "seconds": time.perf_counter() - seen["start"], "cpu": cpu})
                 if state.global_step < state.max_steps:
                     self.wait()
 
         def wait(self) -> None:
             pipe.recv()
-            seen["start"] = time.perf_counter()
+            seen.update(start=time.perf_counter(), cpu_start=time.process_time())
 
     with tempfile.TemporaryDirectory() as scratch:
         options = GRPOConfig(
@@ -181,7 +185,8 @@ def run(case: Case) -> None:
             speed = found["tokens"] / found["seconds"]
             label = "warm-up" if repeat == 0 else f"repeat {repeat}"
             print(
-                f"{case.name}: {label}: {name:4s} {found['seconds']:7.2f} s (rollout {found['rollout']:6.2f}), "
+                f"{case.name}: {label}: {name:4s} {found['seconds']:7.2f} s (rollout {found['rollout']:6.2f}, "
+                f"processor {found['cpu']:6.2f}), "
                 f"{found['tokens']:5.0f} completion tokens, {found['prompt']:.0f} prompt tokens, "
                 f"reward {found['reward']:.2f}: {speed:7.1f} tokens/s", flush=True,
             )  # fmt: skip
@@ -194,17 +199,26 @@ def run(case: Case) -> None:
     print(
         f"{case.name}: {size / 1e6:.2f} M parameters, matrix product {best / 1e9:.0f} GFLOP/s, {case.threads} threads"
     )
-    speeds = {}
+    speeds, busy = {}, {}
     for name, found in results.items():
         speeds[name] = statistics.median(f["tokens"] / f["seconds"] for f in found)
+        busy[name] = statistics.median(f["tokens"] / f["cpu"] for f in found)
         work = [16 * size * (f["tokens"] + f["prompt"]) / f["seconds"] for f in found]
         print(
             f"{case.name}: {name:4s} median {speeds[name]:7.1f} completion tokens/s, "
             f"{statistics.median(f['seconds'] for f in found):6.2f} s a step "
             f"(rollout {statistics.median(f['rollout'] for f in found):6.2f}), "
-            f"{100 * statistics.median(work) / best:.0f} % of peak"
+            f"{100 * statistics.median(work) / best:.0f} % of peak; {busy[name]:7.1f} tokens a processor second"
         )
-    print(f"{case.name}: fspo is {speeds['fspo'] / speeds['TRL']:.2f}x TRL", flush=True)
+    pairs = [
+        a["tokens"] / a["seconds"] / (b["tokens"] / b["seconds"])
+        for a, b in zip(results["fspo"], results["TRL"], strict=True)
+    ]
+    print(
+        f"{case.name}: fspo is {speeds['fspo'] / speeds['TRL']:.2f}x TRL by time "
+        f"(turn by turn {', '.join(f'{p:.2f}' for p in pairs)}), {busy['fspo'] / busy['TRL']:.2f}x by processor time",
+        flush=True,
+    )
 
 
 def main() -> None:
