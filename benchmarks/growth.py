@@ -77,7 +77,8 @@ def main() -> None:
         tokens, seconds, cpu = (middle[key][-1] for key in ("tokens", "seconds", "cpu"))
         peak, extra = results[-1]["peak"], results[-1]["extra"]
         print(
-            f"{size:>11} {tokens:>8.0f} {seconds:>9.2f} {cpu:>12.2f} {tokens / seconds:>9.0f} {peak:>9.0f} {extra:>9.0f}"
+            f"{size:>11} {tokens:>8.0f} {seconds:>9.2f} {cpu:>12.2f} {tokens / seconds:>9.0f} {peak:>9.0f} "
+            f"{extra:>9.0f}"
         )
     for key, what in (("seconds", "time"), ("cpu", "processor time")):
         print(
