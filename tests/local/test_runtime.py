@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fspo.local import runtime
+from fspo.local.models import load
+from fspo.local.rollout import generate
 
 
 @pytest.mark.parametrize(("parameters", "expected"), [(15_000, 1), (100_000, 2), (135_000_000, 2)])
@@ -24,9 +27,7 @@ def test_prepare_leaves_what_the_user_set(before: dict[str, str], expected: str 
         "import os, fspo.local.runtime as r; r.prepare(); "
         "print(os.environ.get('GOMP_SPINCOUNT')); import sys; assert 'torch' not in sys.modules"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True
-    )
+    out = subprocess.run([sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == str(expected)
 
 
@@ -37,3 +38,18 @@ def test_a_kept_heap_still_computes() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(out.stdout) == 4 * (1 << 22)
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [(800_000, 1), (135_000_000, 2)])
+def test_a_small_model_samples_with_one_thread(parameters: int, expected: int) -> None:
+    assert runtime.sampling_threads(parameters, 2) == expected
+
+
+def test_sampling_gives_the_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        generate(load("tiny:1x32"), [[5, 6]], max_new_tokens=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

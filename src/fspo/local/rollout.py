@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fspo.local import runtime
 from fspo.local.batch import Batch
 from fspo.local.decode import Decoder, FamilyDecoder, ModuleDecoder
 from fspo.local.family import family
@@ -65,9 +67,7 @@ class Sampling:
         if not evaluation and not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}; training samples, so it must be above 0")
         if self.temperature < 0:
-            raise ValueError(
-                f"temperature is {self.temperature}; use 0 for greedy decoding or a number above it"
-            )
+            raise ValueError(f"temperature is {self.temperature}; use 0 for greedy decoding or a number above it")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -110,22 +110,26 @@ def generate(
         raise ValueError("a prompt is empty or there is none; give at least one token for every prompt")
     group = [g for g in range(len(ids)) for _ in range(n)]
     generator = torch.Generator().manual_seed(seed)
-    uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(
-        policy.device
-    )
+    uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
     completions: list[list[int]] = []
     finished: list[bool] = []
-    with torch.inference_mode():
+    with torch.inference_mode(), _sampling_threads(policy):
         for a in range(0, len(group), ROWS):
             wave = group[a : a + ROWS]
-            tokens, lengths, ended = _wave(
-                policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling
-            )
-            completions += [
-                row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)
-            ]
+            tokens, lengths, ended = _wave(policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling)
+            completions += [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
             finished += ended.tolist()
     return Rollout(ids, completions, group, finished)
+
+
+@contextmanager
+def _sampling_threads(policy: Policy) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(runtime.sampling_threads(sum(p.numel() for p in policy.model.parameters()), before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _wave(
