@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint types bench clean
+.PHONY: help setup demo test lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -18,11 +18,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## the clip rate of every method by answer length: a table and a figure
-	$(BIN)/python benchmarks/clip_by_length.py --figure out/clip_by_length.png
+demo: $(STAMP)  ## train a small model to sort, watch it improve, and write a report
+	$(BIN)/fspo train --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: lint types  ## ruff, mypy and the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
+
+coverage: $(STAMP)  ## line coverage of the first two layers
+	$(BIN)/python -m pytest -n auto tests/objectives tests/fairness tests/peers tests/test_advantages.py \
+		--cov=fspo.objectives --cov=fspo.fairness --cov=fspo.advantages --cov-report=term
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -34,9 +34,7 @@ def policies(smol: str | None) -> list[tuple[Workload, Policy]]:
 def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
     rng = random.Random(seed)
     vocabulary = policy.base().config.vocab_size
-    return [
-        [rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)
-    ]
+    return [[rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)]
 
 
 def batch(work: Workload, policy: Policy, seed: int = 0) -> Batch:

@@ -24,15 +24,20 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_sentence(type(self), error)) from None
 
+    @classmethod
+    def owner(cls) -> str:
+        """What a sentence about a bad value calls these settings."""
+        return cls.__name__
 
-def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+
+def _sentence(model: type[Settings], error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("literal[", "constrained-")))
-    owner = model.__name__
+    owner = model.owner()
     if first["type"] == "extra_forbidden":
         return f"{owner} has no parameter {key!r}{hint(key, model.model_fields)}"
     if first["type"] == "missing":
-        return f"{owner} needs the parameter {key!r}"
+        return f"{owner} needs the parameter {key!r}: {model.model_fields[key].description}"
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingsError):  # of settings inside these settings: it says it all
         return str(cause)

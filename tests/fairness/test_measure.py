@@ -108,3 +108,5 @@ def test_bad_input(arguments: tuple, sentence: str) -> None:
     with pytest.raises(ValueError, match="by has the shape"):
         measure([1, 2], [1, 1], by=["a"])
     assert measure([1, 2], [0, 0], bins=2).lre == 0  # everything clipped is evenly clipped
+    nothing = measure(np.arange(1, 100), np.ones(99), weights=np.linspace(0.1, 3, 99))
+    assert (nothing.lre, nothing.clip_rate, nothing.flatness) == (0, 0, 0)

@@ -54,9 +54,7 @@ def _llama3() -> dict[str, Any]:
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
     "llama-biases": lambda: LlamaForCausalLM(
-        LlamaConfig(
-            **SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rope_parameters=_llama3()
-        )
+        LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rope_parameters=_llama3())
     ),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True, head_dim=16)),
@@ -78,9 +76,7 @@ def make(name: str, dtype: torch.dtype = torch.float32) -> Policy:
 
 def make_gpt2() -> Policy:
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, eos_token_id=1
-    )
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, eos_token_id=1)
     return Policy(GPT2LMHeadModel(config).eval(), None, "gpt2", (1,))
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import MODELS, make, make_gpt2, ragged, reference
 
+from conftest import MODELS, make, make_gpt2, ragged, reference
 from fspo.local import attention
 from fspo.local.batch import Batch, split
 from fspo.local.family import family, rms_norm
@@ -22,9 +22,7 @@ def compare(policy: Policy, batch: Batch, values: float, grads: float, temperatu
     out = logprobs(policy, batch, temperature)
     assert out.mask.sum(1).tolist() == batch.lengths
     assert (out.logprobs[~out.mask] == 0).all()
-    weights = torch.randn(
-        out.logprobs.shape, generator=torch.Generator().manual_seed(1), dtype=out.logprobs.dtype
-    )
+    weights = torch.randn(out.logprobs.shape, generator=torch.Generator().manual_seed(1), dtype=out.logprobs.dtype)
     (out.logprobs * weights).sum().backward()
     ours = gradients(policy)
     rows = reference(policy, batch, temperature)
@@ -65,9 +63,7 @@ def test_plain_attention_path_equals_the_cpu_path(monkeypatch: pytest.MonkeyPatc
 def test_the_prompt_is_computed_once_for_its_group() -> None:
     policy = make("llama")
     seen: list[int] = []
-    policy.model.model.layers[0].mlp.down_proj.register_forward_hook(
-        lambda m, i, o: seen.append(i[0].shape[0])
-    )
+    policy.model.model.layers[0].mlp.down_proj.register_forward_hook(lambda m, i, o: seen.append(i[0].shape[0]))
     logprobs(policy, Batch([[5] * 30], [[3, 4, 1]] * 8, [0] * 8))
     assert seen == [30 + 8 * 2]
 

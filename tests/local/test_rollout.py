@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from conftest import VOCABULARY, make, make_gpt2
 from scipy import stats
 
+from conftest import VOCABULARY, make, make_gpt2
 from fspo.local import rollout
 from fspo.local.family import family
 from fspo.local.forward import logprobs
@@ -162,9 +162,7 @@ def test_draw_inverts_the_cumulative_distribution(vocabulary: int) -> None:
     logits = 3 * torch.randn(vocabulary, 50, generator=gen, dtype=torch.float64)
     uniform = torch.rand(50, generator=gen, dtype=torch.float64)
     uniform[0], uniform[1] = 0.0, 1 - 2**-53
-    expected = torch.searchsorted(
-        logits.softmax(0).cumsum(0).t().contiguous(), uniform.unsqueeze(1), right=True
-    )
+    expected = torch.searchsorted(logits.softmax(0).cumsum(0).t().contiguous(), uniform.unsqueeze(1), right=True)
     assert (draw(logits.clone(), uniform) == expected.squeeze(1).clamp_max(vocabulary - 1)).all()
 
 

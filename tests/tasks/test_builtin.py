@@ -111,9 +111,7 @@ def test_the_stream_does_not_change_between_versions():
 
 
 def test_seeds_give_other_streams():
-    a, b = (
-        {tasks.get({"name": "sort", "seed": s}).example("train", i).prompt for i in range(50)} for s in (0, 1)
-    )
+    a, b = ({tasks.get({"name": "sort", "seed": s}).example("train", i).prompt for i in range(50)} for s in (0, 1))
     assert not a & b
 
 

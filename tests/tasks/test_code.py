@@ -119,13 +119,8 @@ def test_a_program_cannot_kill_anything_outside():
 
 
 def test_killing_the_sandbox_from_outside_takes_everything_down():
-    code = (
-        "import fspo.tasks.sandbox as s\n"
-        "s.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
-    )
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    )
+    code = "import fspo.tasks.sandbox as s\ns.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
+    caller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     family = []
     end = time.monotonic() + 10
     while len(family) < 3 and time.monotonic() < end:

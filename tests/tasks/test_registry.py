@@ -17,16 +17,16 @@ def test_every_name_has_one_line():
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("srt", "unknown task 'srt': did you mean 'sort'?"),
-        ({"name": "sort", "n_mx": 5}, "task 'sort' has no parameter 'n_mx': did you mean 'n_max'?"),
+        ("srt", "unknown task 'srt'; did you mean 'sort'?"),
+        ({"name": "sort", "n_mx": 5}, "task sort has no parameter 'n_mx'; did you mean 'n_max'?"),
         (
             {"name": "sort", "n_max": 0},
-            "parameter 'n_max' is 0, but input should be greater than or equal to 1",
+            "task sort.n_max = 0: Input should be greater than or equal to 1",
         ),
         ({"name": "sort", "n_min": 9, "n_max": 3}, "n_min 9 is above n_max 3: swap them"),
         ({"n_max": 5}, "has no name: add 'name'"),
         ("sort:5", "task 'sort' takes nothing after a colon"),
-        ("jsonl", "task 'jsonl' needs the parameter 'path': path of a JSON-lines file"),
+        ("jsonl", "task jsonl needs the parameter 'path': path of a JSON-lines file"),
         ("python:module", "it must read module:function"),
         ([], "is not a task: write a name"),
         (7, "7 is not a task: write a name"),

@@ -163,7 +163,7 @@ def test_nothing_survives_a_killed_trainer(how, rewards, tmp_path, no_process_le
 
 
 def test_a_reward_that_cannot_be_loaded_is_refused_at_the_start(rewards, no_process_left):
-    with pytest.raises(ValueError, match="no function 'rewrd': did you mean 'reward'"):
+    with pytest.raises(ValueError, match="no function 'rewrd'; did you mean 'reward'"):
         Scorer(rewards("rewrd")).__enter__()
 
 

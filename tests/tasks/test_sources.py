@@ -19,9 +19,7 @@ def write(path, rows):
 
 @pytest.fixture
 def squares(tmp_path):
-    return write(
-        tmp_path / "squares.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(200)]
-    )
+    return write(tmp_path / "squares.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(200)])
 
 
 def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares):
@@ -37,9 +35,7 @@ def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares):
 
 
 def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares, tmp_path):
-    held_out = write(
-        tmp_path / "held.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(50)]
-    )
+    held_out = write(tmp_path / "held.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(50)])
     task = tasks.get({"name": f"jsonl:{squares}", "eval_path": held_out})
     assert task.size("eval") == 50
     assert task.size("train") + task.size("validation") == 150
@@ -161,9 +157,7 @@ def test_public_sets_score_their_own_solutions(name, size, shared):
 def test_hugging_face_sets_load_from_a_folder(tmp_path):
     pytest.importorskip("datasets")
     for split, low, high in (("train", 0, 40), ("test", 40, 50)):
-        write(
-            tmp_path / f"{split}.jsonl", [{"problem": f"{i}+0", "answer": str(i)} for i in range(low, high)]
-        )
+        write(tmp_path / f"{split}.jsonl", [{"problem": f"{i}+0", "answer": str(i)} for i in range(low, high)])
     task = tasks.get({"name": f"hf:{tmp_path}", "eval_split": "test"})
     assert task.size("eval") == 10
     assert task.size("train") + task.size("validation") == 40
@@ -181,9 +175,9 @@ def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule(no_proc
             assert seen.setdefault(task.example(split, i).prompt, split) == split
     examples = [task.example("eval", i) for i in range(40)]
     assert all(2 <= example.attributes["num_terms"] <= 3 for example in examples)
-    assert examples[0] == tasks.get(
-        {"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}
-    ).example("eval", 0)
+    assert examples[0] == tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}).example(
+        "eval", 0
+    )
     with Scorer(task) as scorer:
         right = scorer.score(examples, [f"let me think\n{example.solution}" for example in examples])
         plain = scorer.score(examples, [f"so it is {example.answer['text']}" for example in examples])
@@ -205,9 +199,9 @@ def test_reasoning_gym_sets_with_tables_or_open_answers_work(name):
 def test_reasoning_gym_mistakes_are_named(monkeypatch):
     pytest.importorskip("reasoning_gym")
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    with pytest.raises(ValueError, match="no dataset 'chain_sums': did you mean 'chain_sum'"):
+    with pytest.raises(ValueError, match="no dataset 'chain_sums'; did you mean 'chain_sum'"):
         tasks.get("reasoning_gym:chain_sums")
-    with pytest.raises(ValueError, match="no parameter 'min_term': did you mean 'min_terms'"):
+    with pytest.raises(ValueError, match="no parameter 'min_term'; did you mean 'min_terms'"):
         tasks.get({"name": "reasoning_gym:chain_sum", "min_term": 2})
     with pytest.raises(ValueError, match="chain_sum refuses"):
         tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 9, "max_terms": 2})
@@ -224,8 +218,7 @@ def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixe
     )
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ":".join(sys.path)}
     first, second = (
-        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout
-        for _ in range(2)
+        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout for _ in range(2)
     )
     assert first == second
     assert first.endswith(b"1.0\n")

@@ -18,6 +18,7 @@ from fspo.local.warmup import warm_start
 TASK = "task={name: sort, n_min: 2, n_max: 8, letters: 4}"
 SETTINGS = [
     TASK,
+    "objective=fspo",
     "warmup=null",
     "steps=6",
     "rollout.prompts=8",
@@ -25,6 +26,7 @@ SETTINGS = [
     "rollout.max_new_tokens=10",
     "update.minibatches=2",
     "update.lr=0.0002",
+    "update.schedule=constant",
     "eval.prompts=16",
     "eval.every=3",
     "checkpoint.every=2",

@@ -45,7 +45,7 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
         (["objective.c_low=-1"], "FSPO.c_low = -1"),
         (["advantage=rlo"], "there is no advantage 'rlo'"),
-        (["task=sorting"], "unknown task 'sorting': did you mean 'sort'?"),
+        (["task=sorting"], "unknown task 'sorting'; did you mean 'sort'?"),
         (["update.minibatches=64"], "a minibatch holds whole groups"),
         (["update.lr_warmup=500"], "must be below steps"),
         (["rollout.top_p=0.9"], "RolloutConfig has no parameter 'top_p'"),

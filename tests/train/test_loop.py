@@ -80,10 +80,23 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
     assert len(read_lines(tmp_path / "timings.jsonl")) == 6
 
 
-def test_reinforcement_learns(run: Run, tmp_path: Path) -> None:
-    run(tmp_path, "steps=40", "rollout.prompts=16", "eval.prompts=128", "eval.every=40", "eval.temperature=1.0")
-    first, last = read_lines(tmp_path / "evaluations.jsonl")
-    assert last["interval"][0] > first["interval"][1]
+def reward_task(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A reward of the user's own, as a task."""
+    (folder / "data.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"q{i}=", "answer": str(i)}) + "\n" for i in range(99))
+    )
+    (folder / "own_reward.py").write_text(f"def reward(prompt, completion, answer):\n{body}")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    monkeypatch.syspath_prepend(str(folder))
+    return f"task={{name: 'python:own_reward:reward', path: {folder / 'data.jsonl'}}}"
+
+
+@pytest.mark.parametrize("objective", ["fspo", "grpo"])
+def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    task = reward_task(tmp_path, "    return completion.count('a') / 10\n", monkeypatch)
+    run(tmp_path / "run", task, f"objective={objective}", "steps=25", "update.lr=0.002", "eval.every=25")
+    rewards = [m["reward"] for m in read_lines(tmp_path / "run" / "metrics.jsonl")]
+    assert rewards[-1] > rewards[0] + 0.3
 
 
 @pytest.mark.parametrize("objective", ["fspo", "fspo_adaptive", "grpo", "gspo"])
@@ -168,21 +181,13 @@ def test_a_folder_is_not_overwritten(run: Run, tmp_path: Path) -> None:
 
 
 def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"q{i}=", "answer": str(i)}) + "\n" for i in range(40)))
-    (tmp_path / "reward_that_fails.py").write_text(
-        "def reward(prompt, completion, answer):\n"
-        "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n"
-        "    return len(completion) / 10\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    body = "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n    return len(completion) / 10\n"
+    task = reward_task(tmp_path, body, monkeypatch)
     watch = Watch()
-    task = f"task={{name: 'python:reward_that_fails:reward', path: {data}}}"
     run(tmp_path / "run", task, "steps=2", observer=watch)
     metrics = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert sum(m["unscored"] for m in metrics) > 0
-    assert all(m["unscored"] == m["unscored_by_kind"].get("error", 0) for m in metrics)
+    assert [m["unscored"] for m in metrics] == [m["unscored_by_kind"].get("error", 0) for m in metrics], metrics
     assert any("could not be scored" in w for w in watch.warnings)
     table = rows(tmp_path / "run")
     assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0

@@ -119,10 +119,12 @@ def measure(
     squares = np.bincount(index, weight_values**2, k)
     if not weight.all():
         raise ValueError(f"bin {labels[int(np.argmin(weight))]} has no weight: use fewer bins")
-    rate = np.bincount(index, weight_values * accepted_values, k) / weight
+    # By what is clipped: where nothing is, rates are 1 and the LRE is 0 exactly.
+    clipped = np.bincount(index, weight_values * (1 - accepted_values), k)
+    rate = 1 - clipped / weight
     effective = weight**2 / squares
     share = weight / weight.sum()
-    overall = float(share @ rate)
+    overall = 1 - float(clipped.sum() / weight.sum())
     r = rate / overall if overall else np.ones(k)
 
     draws = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (4000, k))

@@ -49,9 +49,7 @@ class Plan:
     shared_row: Tensor
 
 
-def plan(
-    sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device
-) -> Plan:
+def plan(sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device) -> Plan:
     """`sequences` are (first packed row, length, first row of the prefix, prefix length); together they hold
     `total` rows."""
     blocks: list[Block] = []
@@ -163,9 +161,7 @@ class _Attention(torch.autograd.Function):
                 x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
                 for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
             )
-            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                qb, kb, vb, attn_mask=block.mask
-            )
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qb, kb, vb, attn_mask=block.mask)
             saved += (qb, kb, vb, out, lse)
             outs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * q.shape[2]))
         ctx.save_for_backward(cos, sin, *saved)

@@ -25,16 +25,13 @@ class Batch:
     def __post_init__(self) -> None:
         if len(self.completions) != len(self.group):
             raise ValueError(
-                f"there are {len(self.completions)} completions but {len(self.group)} group indices; "
-                "give one each"
+                f"there are {len(self.completions)} completions but {len(self.group)} group indices; give one each"
             )
         if not self.completions:
             raise ValueError("the batch has no completions; give at least one")
         for i, (completion, g) in enumerate(zip(self.completions, self.group, strict=True)):
             if not 0 <= g < len(self.prompts):
-                raise ValueError(
-                    f"completion {i} names prompt {g}, but there are {len(self.prompts)} prompts"
-                )
+                raise ValueError(f"completion {i} names prompt {g}, but there are {len(self.prompts)} prompts")
             if not len(completion):
                 raise ValueError(f"completion {i} is empty; leave it out of the batch")
             if not len(self.prompts[g]):

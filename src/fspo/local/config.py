@@ -126,7 +126,8 @@ class TrainConfig(Settings):
         value = {"name": value} if isinstance(value, str) else value
         if not isinstance(value, dict) or "name" not in value:
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
-        objectives.get(**value)
+        if objectives.get(**value).mismatch is not None:
+            raise ValueError("mismatch corrects for another engine's sampling, and this one trains what it samples")
         return value
 
     @field_validator("advantage")
@@ -155,7 +156,14 @@ class TrainConfig(Settings):
 
 def default() -> TrainConfig:
     """What `fspo train` runs with no argument: a small model that learns to sort, in minutes on two CPU cores."""
-    return TrainConfig(warmup=WarmupConfig())
+    return TrainConfig(
+        steps=120,
+        objective={"name": "fspo", "c_low": 0.05, "c_high": 0.05},
+        warmup=WarmupConfig(),
+        rollout=RolloutConfig(prompts=32, group=16),
+        update=UpdateConfig(epochs=2, minibatches=2, schedule="linear"),
+        eval=EvalConfig(prompts=512, temperature=1.0),
+    )
 
 
 def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:

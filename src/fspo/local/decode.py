@@ -48,16 +48,12 @@ class _Weights:
         self.qkv = torch.cat(heads, 1).view(-1, width) * layer.norm
         self.qkv_bias = None
         if bq is not None and bk is not None and bv is not None:
-            self.qkv_bias = torch.cat((bq.view(kv, rep, d), bk.view(kv, 1, d), bv.view(kv, 1, d)), 1).view(
-                -1, 1
-            )
+            self.qkv_bias = torch.cat((bq.view(kv, rep, d), bk.view(kv, 1, d), bv.view(kv, 1, d)), 1).view(-1, 1)
         self.o, self.o_bias = _column(dense(layer.o))
         (gate, gate_bias), (up, up_bias) = dense(layer.gate), dense(layer.up)
         self.gate_up = torch.cat((gate, up)) * layer.mlp_norm
         self.gate_up_bias = (
-            torch.cat((gate_bias, up_bias)).unsqueeze(1)
-            if gate_bias is not None and up_bias is not None
-            else None
+            torch.cat((gate_bias, up_bias)).unsqueeze(1) if gate_bias is not None and up_bias is not None else None
         )
         self.down, self.down_bias = _column(dense(layer.down))
 
@@ -81,9 +77,7 @@ class FamilyDecoder:
         cos, sin = parts.rotary_tables(torch.arange(longest + limit, device=self.device))
         self.cos, self.sin = cos, sin[:, : parts.head_size // 2].contiguous()
         shape = (len(parts.layers), parts.kv_heads, len(group), limit, parts.head_size)
-        self.keys, self.values = (
-            torch.empty(shape, dtype=parts.embedding.dtype, device=self.device) for _ in "kv"
-        )
+        self.keys, self.values = (torch.empty(shape, dtype=parts.embedding.dtype, device=self.device) for _ in "kv")
         padding = torch.arange(longest, device=self.device) >= lengths.unsqueeze(1)
         self.prompt_mask: Tensor | None = None
         if bool(padding.any()):
@@ -226,9 +220,7 @@ class ModuleDecoder:
         longest = max(map(len, prompts))
         pad = policy.pad_id
         self.ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        self.mask = torch.tensor(
-            [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device
-        )
+        self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
         self.cache: Any = None
 
     def start(self) -> Tensor:

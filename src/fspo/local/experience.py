@@ -62,12 +62,12 @@ class Experience:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], like: Tensor) -> Experience:
+    def from_json(cls, values: dict[str, Any], device: torch.device) -> Experience:
         values = dict(values)
         values["rewards"] = [math.nan if r is None else r for r in values["rewards"]]
-        values["old"] = torch.tensor(values["old"], dtype=like.dtype, device=like.device)
-        if values["reference"] is not None:
-            values["reference"] = torch.tensor(values["reference"], dtype=like.dtype, device=like.device)
+        for key in ("old", "reference"):
+            if values[key] is not None:
+                values[key] = torch.tensor(values[key], dtype=torch.float32, device=device)
         return cls(**values)
 
 

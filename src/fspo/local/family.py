@@ -80,9 +80,7 @@ def family(policy: Policy) -> Family | None:
         and type(base.model.embed_tokens) is nn.Embedding
     )
     layers = tuple(_layer(block) for block in base.model.layers) if plain else ()
-    if not plain or not all(
-        _linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)
-    ):
+    if not plain or not all(_linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)):
         return None
     heads = config.num_attention_heads
     return Family(

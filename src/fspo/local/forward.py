@@ -93,9 +93,7 @@ def trunk(
     """
     n = len(ids)
     x = parts.embed(torch.tensor(ids, device=device))
-    cos, sin = (
-        t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device))
-    )
+    cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
     places = plan(sequences, n, x.dtype, device)
     for layer in parts.layers:
         h = rms_norm(x, layer.norm, parts.eps)
@@ -112,9 +110,7 @@ def trunk(
     return x
 
 
-def _padded(
-    policy: Policy, batch: Batch, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor | None]:
+def _padded(policy: Policy, batch: Batch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
     """Any other architecture: the module's own forward on right-padded sequences, and its own logits."""
     whole = [[*batch.prompts[g], *c] for c, g in zip(batch.completions, batch.group, strict=True)]
     width = max(map(len, whole))

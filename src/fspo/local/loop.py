@@ -15,8 +15,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from fspo import objectives, tasks
 from fspo.local import checkpoint
 from fspo.local import config as configuration
@@ -81,8 +79,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     records = Records(folder, config.log.records)
     records.cut(state.step if saved else -1)
     _describe(folder, threads)
-    like = torch.empty(0, dtype=next(policy.model.parameters()).dtype, device=policy.device)
-    waiting = [Experience.from_json(values, like) for values in state.waiting]
+    waiting = [Experience.from_json(values, policy.device) for values in state.waiting]
     next_index, skipped, warned = state.next_index, state.skipped, set(state.extra.get("warned", []))
 
     with ExitStack() as stack:
@@ -103,11 +100,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             clock.lap("update")
             skipped += sum(u.skipped for u in updates)
             metrics, columns, warnings = summarise(experience, trained, updates, config, step)
-            metrics |= {
-                "lr": learner.learning_rate(step),
-                "skipped": skipped,
-                "unscored_by_kind": dict(scorer.failures),
-            }
+            metrics |= {"lr": learner.learning_rate(step), "skipped": skipped}
             records.append("metrics", metrics | {"warnings": warnings})
             records.rows(step, columns)
             for sample in _samples(experience, config.log.samples, step):

@@ -43,9 +43,7 @@ def parse(name: str) -> tuple[int, int]:
     """`2x64` is 2 layers of width 64."""
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", name)
     if match is None:
-        raise ValueError(
-            f"model 'tiny:{name}' is not of the form tiny:LAYERSxWIDTH; write for example tiny:4x128"
-        )
+        raise ValueError(f"model 'tiny:{name}' is not of the form tiny:LAYERSxWIDTH; write for example tiny:4x128")
     layers, width = int(match[1]), int(match[2])
     if width % HEAD_SIZE:
         raise ValueError(f"the width of 'tiny:{name}' is {width}; it must be a multiple of {HEAD_SIZE}")

@@ -25,7 +25,8 @@ from fspo.local.prompts import encode, encode_solution
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 
-VERSION = 1  # of the procedure: a change of it makes cached starts stale
+ELSEWHERE = 10_000_000  # solutions come from here on, so that the run's own prompts are new to the model
+VERSION = 2  # of the procedure: a change of it makes cached starts stale
 
 Progress = Callable[[int, int, float], None]  # steps done, most steps, share solved
 
@@ -81,7 +82,7 @@ def fit(
     for step in range(config.max_steps):
         for group in optimizer.param_groups:
             group["lr"] = config.lr * min(1.0, (step + 1) / rise)
-        examples = [task.example("train", step * config.batch + i) for i in range(config.batch)]
+        examples = [task.example("train", ELSEWHERE + step * config.batch + i) for i in range(config.batch)]
         batch = Batch(encode(policy, examples), [encode_solution(policy, e) for e in examples], range(len(examples)))
         out = logprobs(policy, batch)
         loss = -out.logprobs.sum() / out.mask.sum()

@@ -1,13 +1,13 @@
 """What a task is: a deterministic stream of prompts, and a rule that scores an answer."""
 
-import difflib
 import hashlib
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
+
+from fspo.settings import Settings
 
 # Every built-in task writes its prompts and solutions with these characters only, so that one small
 # character tokenizer serves them all.
@@ -31,10 +31,8 @@ class Example:
     attributes: dict[str, str | float] = field(default_factory=dict)
 
 
-class Task(BaseModel):
+class Task(Settings):
     """A source of prompts and their checker; its fields are its parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -45,11 +43,9 @@ class Task(BaseModel):
 
     seed: int = Field(default=0, ge=0, description="Chooses the stream of prompts.")
 
-    def __init__(self, **parameters: Any) -> None:
-        try:
-            super().__init__(**parameters)
-        except ValidationError as error:
-            raise ValueError(_one_sentence(type(self), error)) from None
+    @classmethod
+    def owner(cls) -> str:
+        return f"task {cls.name}"
 
     @property
     def label(self) -> str:
@@ -114,25 +110,3 @@ def prefix_share(completion: str, solution: str) -> float:
         same += 1
     longest = max(len(completion), len(solution))
     return same / longest if longest else 1.0
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
-
-
-def _one_sentence(task: type[Task], error: ValidationError) -> str:
-    """The first problem pydantic found, as one sentence that names the parameter and the fix."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"task {task.name!r} has no parameter {key!r}: {did_you_mean(key, task.model_fields)}"
-    if first["type"] == "missing":
-        return f"task {task.name!r} needs the parameter {key!r}: {task.model_fields[key].description}"
-    message = first["msg"].removeprefix("Value error, ")
-    if not key:
-        return f"task {task.name!r}: {message}"
-    message = message[0].lower() + message[1:]
-    return f"task {task.name!r}: parameter {key!r} is {first['input']!r}, but {message}"

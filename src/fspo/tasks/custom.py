@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from fspo.tasks.base import Example, did_you_mean
+from fspo.settings import hint
+from fspo.tasks.base import Example
 from fspo.tasks.rows import QUESTION_COLUMNS, RowTask, read_jsonl
 
 
@@ -62,7 +63,5 @@ def _resolve(where: str) -> Callable[[str, str, Any], float]:
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [name for name, value in vars(module).items() if callable(value)]
-        raise ValueError(
-            f"module {module_name!r} has no function {function_name!r}: {did_you_mean(function_name, public)}"
-        )
+        raise ValueError(f"module {module_name!r} has no function {function_name!r}{hint(function_name, public)}")
     return function

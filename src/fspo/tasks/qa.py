@@ -17,12 +17,8 @@ class QuestionAnswer(RowTask):
     question_column: str | None = Field(
         None, description="Column of the question; found among question, problem, prompt."
     )
-    answer_column: str | None = Field(
-        None, description="Column of the reference answer; found among answer, solution."
-    )
-    suffix: str = Field(
-        "\nPut the final answer in \\boxed{}.", description="Instruction added to every question."
-    )
+    answer_column: str | None = Field(None, description="Column of the reference answer; found among answer, solution.")
+    suffix: str = Field("\nPut the final answer in \\boxed{}.", description="Instruction added to every question.")
 
     def content(self, row: dict[str, Any]) -> str:
         return str(column(row, self.question_column, QUESTION_COLUMNS, "question"))
@@ -31,9 +27,7 @@ class QuestionAnswer(RowTask):
         row = self.row(split, index)
         raw = str(column(row, self.answer_column, ANSWER_COLUMNS, "answer"))
         gold = reference(raw)
-        attributes: dict[str, str | float] = {
-            key: str(row[key]) for key in ("subject", "level", "type") if key in row
-        }
+        attributes: dict[str, str | float] = {key: str(row[key]) for key in ("subject", "level", "type") if key in row}
         level = re.search(r"\d+", str(row.get("level", "")))
         return Example(
             prompt=self.content(row) + self.suffix,
@@ -114,10 +108,9 @@ def boxed(text: str) -> str | None:
 
 def worked(answer: str, solution: str, gold: str) -> str:
     """A text that earns the reward: the row's own derivation where it has one, ending in a box."""
-    if "####" in answer:  # GSM8K writes the derivation here, with calculator marks <<2+3=5>>
-        text = re.sub(r"<<.*?>>", "", answer.rsplit("####", 1)[0]).strip()
-    else:
-        text = solution.strip()
+    # GSM8K writes the derivation into the answer, with calculator marks <<2+3=5>>.
+    text = re.sub(r"<<.*?>>", "", answer.rsplit("####", 1)[0]) if "####" in answer else solution
+    text = text.strip()
     return text if boxed(text) == gold else f"{text}\n\\boxed{{{gold}}}".lstrip()
 
 
@@ -130,9 +123,7 @@ def equal(gold: str, completion: str) -> bool:
     try:
         from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
     except ImportError:
-        raise ValueError(
-            "question-answer tasks need the package math-verify: pip install fspo[tasks]"
-        ) from None
+        raise ValueError("question-answer tasks need the package math-verify: pip install fspo[tasks]") from None
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     final = boxed(completion)
     if final is None and "####" in completion:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.base import Example, Task, check_index, check_split, did_you_mean, in_split, stable_hash
+from fspo.settings import hint
+from fspo.tasks.base import Example, Task, check_index, check_split, in_split, stable_hash
 
 DRAWS = 300
 SIZE = 5000  # datasets that build a table hold this many entries; the others take any index
@@ -44,13 +45,11 @@ class ReasoningGym(Task):
     def _known(self) -> "ReasoningGym":
         datasets = _registry()
         if self.dataset not in datasets:
-            raise ValueError(
-                f"reasoning-gym has no dataset {self.dataset!r}: {did_you_mean(self.dataset, datasets)}"
-            )
+            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}{hint(self.dataset, datasets)}")
         known = {f.name for f in dataclasses.fields(datasets[self.dataset][1])} - {"seed", "size"}
         for key in self.params:
             if key not in known:
-                raise ValueError(f"{self.dataset} has no parameter {key!r}: {did_you_mean(key, known)}")
+                raise ValueError(f"{self.dataset} has no parameter {key!r}{hint(key, known)}")
         if self.dataset in HASH_DEPENDENT and not os.environ.get("PYTHONHASHSEED", "").isdigit():
             raise ValueError(f"{self.dataset} gives other problems in every process: set PYTHONHASHSEED=0")
         try:
@@ -114,9 +113,7 @@ def _registry() -> dict[str, Any]:
         import reasoning_gym  # noqa: F401
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise ValueError(
-            "reasoning_gym tasks need the package reasoning-gym: pip install fspo[tasks]"
-        ) from None
+        raise ValueError("reasoning_gym tasks need the package reasoning-gym: pip install fspo[tasks]") from None
     return DATASETS
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fspo.tasks.base import Task, did_you_mean
+from fspo.settings import hint
+from fspo.tasks.base import Task
 from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
 from fspo.tasks.custom import Custom
@@ -36,9 +37,7 @@ def get(spec: Spec) -> Task:
         return _one(spec)
     if not isinstance(spec, Sequence) or not spec:
         raise ValueError(f"{spec!r} is not a task: write a name, a table with a name, or a list of those")
-    entries: list[dict[str, Any]] = [
-        {"name": entry} if isinstance(entry, str) else dict(entry) for entry in spec
-    ]
+    entries: list[dict[str, Any]] = [{"name": entry} if isinstance(entry, str) else dict(entry) for entry in spec]
     weights: tuple[Any, ...] = tuple(entry.pop("weight", 1.0) for entry in entries)
     return Mixture(parts=tuple(_one(entry) for entry in entries), weights=weights)
 
@@ -49,7 +48,7 @@ def _one(spec: Mapping[str, Any]) -> Task:
         raise ValueError(f"the task {dict(spec)} has no name: add 'name', one of {', '.join(TASKS)}")
     name, colon, argument = str(spec["name"]).partition(":")
     if name not in TASKS:
-        raise ValueError(f"unknown task {name!r}: {did_you_mean(name, TASKS)}")
+        raise ValueError(f"unknown task {name!r}{hint(name, TASKS)}")
     task = TASKS[name]
     if colon and not task.argument:
         raise ValueError(f"task {name!r} takes nothing after a colon: write {{'name': {name!r}, ...}}")

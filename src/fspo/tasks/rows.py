@@ -75,9 +75,7 @@ def read_jsonl(path: str) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"line {number} of {path!r} is not JSON ({error.msg}): fix that line"
-                ) from None
+                raise ValueError(f"line {number} of {path!r} is not JSON ({error.msg}): fix that line") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} of {path!r} is not a JSON object: write one object a line")
             rows.append(row)
@@ -93,6 +91,4 @@ def column(row: dict[str, Any], wanted: str | None, candidates: tuple[str, ...],
             return row[name]
     names = ", ".join(row)
     asked = wanted or " / ".join(candidates)
-    raise ValueError(
-        f"a row has no {what} column {asked!r} (it has {names}): set {what}_column to one of them"
-    )
+    raise ValueError(f"a row has no {what} column {asked!r} (it has {names}): set {what}_column to one of them")

@@ -1,0 +1,20 @@
+"""Memory of every objective: at most four tensors of (B, T) beyond inputs and gradient, from the allocator's record."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import fspo
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import cost
+
+
+@pytest.mark.parametrize("name", fspo.objectives.names())
+def test_peak_memory(name: str) -> None:
+    batch = cost.inputs()
+    objective = fspo.objectives.get(name)
+    assert cost.peak_tensors(lambda: objective(*batch).loss, batch[0]) <= (2.1 if name in cost.SEQUENCE_LEVEL else 4)
