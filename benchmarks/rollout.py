@@ -16,11 +16,15 @@ import tempfile
 import time
 from collections.abc import Callable
 
-import torch
+from fspo.local import runtime
 
-from fspo.local.models import Policy, save
-from fspo.local.rollout import generate
-from workloads import SMOL, Workload, policies, prompts
+runtime.prepare()
+
+import torch  # noqa: E402
+
+from fspo.local.models import Policy, save, set_threads  # noqa: E402
+from fspo.local.rollout import generate  # noqa: E402
+from workloads import SMOL, Workload, policies, prompts  # noqa: E402
 
 
 def ours(work: Workload, policy: Policy) -> Callable[[int], int]:
@@ -56,6 +60,8 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
 
 def vllm(work: Workload, policy: Policy) -> Callable[[int], int]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    # All cores for its products; by default it leaves one to its own scheduler.
+    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
     from vllm import LLM, SamplingParams, TokensPrompt
 
     folder = tempfile.mkdtemp()
@@ -86,10 +92,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vllm", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     for work, policy in policies(args.smol):
         if args.only_smol and work is not SMOL:
             continue
+        set_threads(policy, args.threads)
         runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy)}
         if args.vllm:
             runs["vllm"] = vllm(work, policy)
@@ -98,8 +104,10 @@ def main() -> None:
             for name, run in runs.items():
                 start = time.perf_counter()
                 count = run(repeat)
-                if repeat:
-                    speeds[name].append(count / (time.perf_counter() - start))
+                seconds = time.perf_counter() - start
+                print(f"{work.name}: repeat {repeat}: {name:14s} {count} tokens in {seconds:.2f} s", flush=True)
+                if repeat:  # the first round warms up
+                    speeds[name].append(count / seconds)
         base = statistics.median(speeds["fspo"])
         for name, values in speeds.items():
             median = statistics.median(values)

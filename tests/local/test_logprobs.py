@@ -9,7 +9,7 @@ from fspo.local.logprobs import token_logprobs
 
 @pytest.fixture(params=["kept", "again"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways: probabilities kept for the backward, and tiles (three of them here) computed again."""
+    """Both ways: logits kept for the backward, and tiles (three of them here) computed again."""
     monkeypatch.setattr(logprobs, "TILE", 1)
     if request.param == "again":
         monkeypatch.setattr(logprobs, "KEEP", 0)
@@ -77,11 +77,17 @@ def test_backward_twice_gives_the_same(path: str) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_no_probabilities_are_kept_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_logits_are_kept_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = inputs(torch.float32)
-    monkeypatch.setattr(logprobs._Head, "_forward_dense", None)
+    monkeypatch.setattr(logprobs, "TILE", 1)
+    sizes = []
+    tile = logprobs._logits
+    monkeypatch.setattr(logprobs, "_logits", lambda *args: sizes.append(args[-1].numel()) or tile(*args))
     with torch.no_grad():
         token_logprobs(hidden, weight, targets)
+    assert max(sizes) == 6 * 256
+    token_logprobs(hidden, weight, targets)
+    assert max(sizes) == 6 * 600
 
 
 def test_temperature_zero_is_refused() -> None:

@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fspo.local import runtime
+from fspo.local.models import load
+from fspo.local.rollout import generate
 
 
 @pytest.mark.parametrize(("parameters", "expected"), [(15_000, 1), (100_000, 2), (135_000_000, 2)])
@@ -35,3 +38,18 @@ def test_a_kept_heap_still_computes() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(out.stdout) == 4 * (1 << 22)
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [(800_000, 1), (135_000_000, 2)])
+def test_a_small_model_samples_with_one_thread(parameters: int, expected: int) -> None:
+    assert runtime.sampling_threads(parameters, 2) == expected
+
+
+def test_sampling_gives_the_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        generate(load("tiny:1x32"), [[5, 6]], max_new_tokens=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -7,7 +7,7 @@ With h a token's hidden state, W the head, T the temperature and y the chosen to
 At 2,048 tokens and 151,936 words the logits alone are 1.2 GB, and autograd keeps several copies. Here the
 vocabulary is walked in tiles that stay in the processor's cache; the backward computes each tile again and
 turns it into the gradient in place. When all tiles together are small (a small vocabulary, a short
-micro-batch) the probabilities are kept instead, which saves the second product.
+micro-batch) they are kept instead, which saves the second product.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 TILE = 1 << 22
 """Elements of one tile: 16 MB of float32, within a shared cache."""
 
-KEEP = 1 << 24
-"""Up to this many probabilities (64 MB of float32) are kept for the backward; above it, tiles are computed
+KEEP = 1 << 26
+"""Up to this many logits (256 MB of float32) are kept for the backward; above it, tiles are computed
 again."""
 
 
@@ -45,10 +45,13 @@ def _spans(n: int, vocabulary: int) -> list[tuple[int, int]]:
 
 
 def _logits(scaled: Tensor, weight: Tensor, a: int, b: int, buffer: Tensor) -> Tensor:
-    """One tile of logits, (N, b - a), in at least float32; `buffer` is reused from tile to tile."""
+    """One tile of logits, (N, b - a), written to the start of `buffer`."""
     out = buffer[: scaled.shape[0] * (b - a)].view(scaled.shape[0], b - a)
-    torch.mm(scaled, weight[a:b].t(), out=out)
-    return out if out.dtype in (torch.float32, torch.float64) else out.float()
+    return torch.mm(scaled, weight[a:b].t(), out=out)
+
+
+def _wide(tile: Tensor) -> Tensor:
+    return tile if tile.dtype in (torch.float32, torch.float64) else tile.float()
 
 
 class _Head(torch.autograd.Function):
@@ -64,23 +67,22 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         n, vocabulary = hidden.shape[0], weight.shape[0]
         scaled = hidden / temperature if temperature != 1.0 else hidden
-        if train and n * vocabulary <= KEEP:
-            return _Head._forward_dense(ctx, scaled, weight, targets, temperature, entropy)
         spans = _spans(n, vocabulary)
-        buffer = hidden.new_empty(n * (spans[0][1] - spans[0][0]))
+        keep = train and n * vocabulary <= KEEP
+        buffer = hidden.new_empty(n * (vocabulary if keep else spans[0][1] - spans[0][0]))
         wide = torch.promote_types(hidden.dtype, torch.float32)
         top = torch.full((n, 1), -torch.inf, dtype=wide, device=hidden.device)
         total, moment = torch.zeros_like(top), torch.zeros_like(top)
         chosen = torch.zeros_like(top)
         for a, b in spans:
-            z = _logits(scaled, weight, a, b, buffer)
+            z = _wide(_logits(scaled, weight, a, b, buffer[n * a :] if keep else buffer))
             local = (targets - a).unsqueeze(1)
             inside = (local >= 0) & (local < b - a)
             chosen = torch.where(inside, z.gather(1, local.clamp(0, b - a - 1)), chosen)
             new = torch.maximum(top, z.amax(1, keepdim=True))
             shrink = (top - new).exp()
             # sum e^(z - new) (z - new), so that the moment needs no second copy of the logits
-            z.sub_(new)
+            z = z - new if keep else z.sub_(new)
             if entropy:
                 # At the first tile `top` is -inf and `total` 0; their product must count as 0.
                 moved = torch.where(total > 0, (top - new) * total, 0.0)
@@ -93,25 +95,8 @@ class _Head(torch.autograd.Function):
         lse = top + total.log()
         h = total.log() - moment / total if entropy else torch.zeros_like(lse)
         ctx.temperature, ctx.entropy = temperature, entropy
-        ctx.save_for_backward(scaled, weight, targets, lse, h, None)
+        ctx.save_for_backward(scaled, weight, targets, lse, h, buffer if keep else None)
         return (chosen - lse).squeeze(1), h.squeeze(1)
-
-    @staticmethod
-    def _forward_dense(
-        ctx: Any, scaled: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy: bool
-    ) -> tuple[Tensor, Tensor]:
-        z = scaled @ weight.t()
-        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        chosen = z.gather(1, targets.unsqueeze(1))
-        z.sub_(z.amax(1, keepdim=True))
-        shifted = z.gather(1, targets.unsqueeze(1))
-        p = z.exp() if entropy else z.exp_()
-        total = p.sum(1, keepdim=True)
-        h = total.log() - (p * z).sum(1, keepdim=True) / total if entropy else torch.zeros_like(total)
-        logprobs = shifted - total.log()
-        ctx.temperature, ctx.entropy = temperature, entropy
-        ctx.save_for_backward(scaled, weight, targets, chosen - logprobs, h, p.div_(total))
-        return logprobs.squeeze(1), h.squeeze(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> Any:
@@ -124,16 +109,15 @@ class _Head(torch.autograd.Function):
         gh = grad_entropy.unsqueeze(1).to(lse.dtype) if ctx.entropy else None
         d_hidden = torch.zeros(n, scaled.shape[1], dtype=lse.dtype, device=lse.device) if need_hidden else None
         d_weight = torch.empty_like(weight) if need_weight else None
-        spans = _spans(n, vocabulary) if kept is None else [(0, vocabulary)]
+        spans = _spans(n, vocabulary)
         buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None
         rows = torch.arange(n, device=targets.device)
         for a, b in spans:
             if buffer is None:
-                p = kept
-                tile = p * -g
+                p = (_wide(kept[n * a : n * b].view(n, b - a)) - lse).exp_()
             else:
-                p = _logits(scaled, weight, a, b, buffer).sub_(lse).exp_()
-                tile = p * -g if gh is not None else p.mul_(-g)
+                p = _wide(_logits(scaled, weight, a, b, buffer)).sub_(lse).exp_()
+            tile = p * -g if gh is not None else p.mul_(-g)
             if gh is not None:
                 # p log p tends to 0 with p; the clamp keeps an underflowed p from giving 0 * -inf.
                 tile.sub_(p.clamp_min(1e-38).log_().add_(h).mul_(p).mul_(gh))

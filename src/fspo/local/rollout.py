@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fspo.local import runtime
 from fspo.local.batch import Batch
 from fspo.local.decode import Decoder, FamilyDecoder, ModuleDecoder
 from fspo.local.family import family
@@ -111,13 +113,23 @@ def generate(
     uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
     completions: list[list[int]] = []
     finished: list[bool] = []
-    with torch.inference_mode():
+    with torch.inference_mode(), _sampling_threads(policy):
         for a in range(0, len(group), ROWS):
             wave = group[a : a + ROWS]
             tokens, lengths, ended = _wave(policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling)
             completions += [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
             finished += ended.tolist()
     return Rollout(ids, completions, group, finished)
+
+
+@contextmanager
+def _sampling_threads(policy: Policy) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(runtime.sampling_threads(sum(p.numel() for p in policy.model.parameters()), before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _wave(

@@ -31,6 +31,16 @@ def threads(parameters: int, cores: int | None = None) -> int:
     return 1 if parameters < 50_000 else max(1, cores)
 
 
+def sampling_threads(parameters: int, threads: int) -> int:
+    """How many of `threads` one sampled token should be computed with.
+
+    A token of a small model is hundreds of products of 0.1 ms each, and all threads wait for the last one at
+    every product. At 0.8 M parameters two threads save a fifth of a rollout's time on two quiet cores, and
+    double it when another program holds one of them (1.4 s against 0.7 s).
+    """
+    return 1 if parameters < 5_000_000 else threads
+
+
 def keep_heap() -> bool:
     """Let the C library keep freed memory instead of handing each large tensor back to the system.
 

@@ -1,0 +1,77 @@
+"""One training step of fspo as the benchmarks time it: rollout, scoring, old log-probs, updates, metrics."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fspo.local.config import TrainConfig
+from fspo.tasks.procedural import Procedural
+
+
+class Sums(Procedural):
+    """Two-digit addition in words, for a pretrained chat model; about 50 tokens a prompt with SmolLM2."""
+
+    name: ClassVar[str] = "sums"
+    summary: ClassVar[str] = "two-digit addition, asked in words"
+
+    n_min: int = 2
+    n_max: int = 2
+
+    def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
+        a, b = rng.randrange(10, 100), rng.randrange(10, 100)
+        return f"What is {a} + {b}? Think step by step, then write the answer.", str(a + b)
+
+    def score(self, example: Any, completion: str) -> float:
+        return float(example.answer in completion)
+
+
+def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int, **changes: Any) -> TrainConfig:
+    """GRPO, as TRL is asked to compute it: 2 epochs of 2 minibatches, AdamW at a rate that hardly moves the lengths."""
+    update = {"epochs": 2, "minibatches": 2, "lr": 1e-6, "betas": (0.9, 0.999), **changes}
+    return TrainConfig(
+        model={"path": str(model)}, task=task, objective={"name": "grpo"}, advantage="grpo", steps=1000,
+        rollout={"prompts": prompts, "group": group, "max_new_tokens": limit}, update=update,
+    )  # fmt: skip
+
+
+class Ours:
+    """fspo's own loop without its files: what `fspo.local.loop.train` does in a step before it writes."""
+
+    def __init__(self, config: TrainConfig, threads: int) -> None:
+        from fspo import objectives, tasks
+        from fspo.local.models import load, set_threads
+        from fspo.local.update import Learner
+        from fspo.tasks.scoring import Scorer
+
+        self.config, self.task = config, tasks.get(config.task)
+        self.policy = load(config.model.path)
+        set_threads(self.policy, threads)
+        self.learner = Learner(self.policy, objectives.get(**config.objective), config)
+        self.scorer = Scorer(self.task)
+        self.count = self.next_index = 0
+
+    def step(self) -> dict[str, float]:
+        """Completion tokens, prompt tokens (once a group), seconds of the rollout with its scoring, and of the rest."""
+        from fspo.local.experience import collect
+        from fspo.local.measure import summarise
+
+        self.count += 1
+        start, cpu = time.perf_counter(), time.process_time()
+        experience, self.next_index = collect(
+            self.policy, self.task, self.scorer, self.config, self.count, self.next_index
+        )
+        middle = time.perf_counter()
+        updates = self.learner.learn(experience, self.count)
+        summarise(experience, experience, updates, self.config, self.count)
+        end = time.perf_counter()
+        return {
+            "tokens": sum(experience.lengths),
+            "prompt": sum(map(len, experience.prompts)),
+            "rollout": middle - start,
+            "seconds": end - start,
+            "cpu": time.process_time() - cpu,
+            "reward": sum(experience.rewards) / len(experience.rewards),
+        }
