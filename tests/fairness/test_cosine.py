@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import fspo
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
 def test_the_bound_holds_on_100_000_random_problems() -> None:

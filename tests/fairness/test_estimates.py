@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fspo
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from simulate import SIGMA, ar1_variance, reports, simulate
 
 N = 2_000_000

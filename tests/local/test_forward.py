@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from policies import MODELS, make, make_gpt2, ragged, reference
 
-from conftest import MODELS, make, make_gpt2, ragged, reference
 from fspo.local import attention
 from fspo.local.batch import Batch, split
 from fspo.local.family import family, rms_norm

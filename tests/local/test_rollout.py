@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
+from policies import VOCABULARY, make, make_gpt2
 from scipy import stats
 
-from conftest import VOCABULARY, make, make_gpt2
 from fspo.local import rollout
 from fspo.local.family import family
 from fspo.local.forward import logprobs

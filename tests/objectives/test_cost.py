@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-import fspo
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import cost
+import fspo
 
 
 @pytest.mark.parametrize("name", fspo.objectives.names())

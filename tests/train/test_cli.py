@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from conftest import fspo
+from processes import fspo
 
 
 def test_train_report_eval_and_sample(small: list[str], tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from conftest import fingerprint, fspo, start
+from processes import fingerprint, fspo, start
 
 STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8"]
 KILLS = 20
