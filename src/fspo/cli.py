@@ -77,10 +77,8 @@ def warmup(arguments: Overrides = None) -> None:
     config = read(path, overrides)
     if config.warmup is None:
         raise ValueError("the configuration has no warmup: add for example warmup.solved=0.25")
-    steps = {"shown": -1}
 
     def progress(done: int, total: int, solved: float) -> None:
-        steps["shown"] = done
         errors.print(f"step {done} of at most {total}: {solved:.1%} solved")
 
     folder = warm_start(config, tasks.get(config.task), progress)

@@ -49,7 +49,7 @@ def loss_and_gradient(objective: Objective, batch: Inputs, totals: Totals | None
         entropy=batch.entropy,
     ).loss
     (gradient,) = torch.autograd.grad(loss, logprobs)
-    return loss.detach(), torch.where(batch.mask, gradient, 0.0) if gradient.isnan().any() else gradient
+    return loss.detach(), gradient
 
 
 def assert_same(a: Tensor, b: Tensor) -> None:

@@ -52,7 +52,6 @@ class Learner:
         for i, g in enumerate(experience.group):
             members.setdefault(g, []).append(i)
         updates: list[Update] = []
-        deal: list[list[int]] = []
         behind = self.config.rollout.staleness * settings.epochs * settings.minibatches
         for epoch in range(settings.epochs):
             deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
