@@ -61,7 +61,7 @@ class RunInterruptedError(Exception):
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
     """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
     observer = observer or Nobody()
-    _claim(folder, resume)
+    claim(folder, resume)
     configuration.write(config, folder / "config.yaml")
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
@@ -136,7 +136,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     return policy
 
 
-def _claim(folder: Path, resume: bool) -> None:
+def claim(folder: Path, resume: bool) -> None:
     """A folder holds one run: it is not overwritten, and only a run can be resumed."""
     used = (folder / "config.yaml").exists()
     if used and not resume:
