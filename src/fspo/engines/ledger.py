@@ -39,6 +39,7 @@ class Ledger:
         self._parts: list[dict[str, list[Any]]] = []  # of this rank, since the last close
         self._rows: dict[str, list[Any]] = {}  # of all ranks, since the rollout began
         self._metrics: dict[str, Any] = {}
+        self._old_rows = True  # an earlier run may have written what this one is going to write
         self._records = Records(Path(folder), keep_rows=True) if folder is not None and _rank() == 0 else None
 
     def loss(
@@ -65,7 +66,7 @@ class Ledger:
         part = {"length": out.lengths, "log_ratio": out.log_ratio, "accepted": out.accepted}
         part |= {"advantage": scalar, "kl": kl}
         known = {name: values.detach().double().cpu().tolist() for name, values in part.items()}
-        self._parts.append({**known, **(columns or {})})
+        self._parts.append({**known, "metrics": [out.metrics] * len(known["length"]), **(columns or {})})
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
@@ -96,36 +97,58 @@ class Ledger:
         )
         s, n = torch.from_numpy(S), torch.from_numpy(L)
         self.objective.observe(s, n, self.update)
-        metrics: dict[str, Any] = {"on_policy": not S.any(), "clip_rate": float(1 - accepted.mean())}
-        metrics |= ratio_statistics(s, n)
+        said = columns["metrics"]
+        metrics: dict[str, Any] = {key: float(np.mean([row[key] for row in said])) for key in said[0]}
+        metrics |= {"on_policy": not S.any(), "clip_rate": float(1 - accepted.mean())}
+        metrics |= {"kl": -self._known[self.update].drift_low_variance, **ratio_statistics(s, n)}
         if S.any():
             metrics |= clipping(S, L, accepted, BINS)
         if self._records is not None:
-            self._keep(self._records, columns, metrics, extra)
-        self.update += 1
-        if self.update == self.updates:
-            self.step, self.update = self.step + 1, 0
+            self._keep(columns, metrics, extra)
+        self._advance()
         return metrics
 
-    def _keep(self, records: Records, columns: dict[str, list[Any]], metrics: dict[str, Any], extra: Any) -> None:
-        """Rows of the update; at the end of the rollout they and its metrics are written."""
+    def skip(self) -> None:
+        """End, on every rank at once, an update that had no token to train on."""
+        if self._parts:
+            raise RuntimeError("an update was skipped after a loss was taken in it")
+        self._advance()
+
+    def flush(self) -> None:
+        """Write what there is of a rollout whose updates are not over: the trainer stops here."""
+        if self._records is not None and self._rows:
+            self._write(self._records)
+
+    def _advance(self) -> None:
+        self.update += 1
+        if self.update == self.updates:
+            self.flush()
+            self._rows, self._metrics = {}, {}
+            self.step, self.update = self.step + 1, 0
+
+    def _keep(self, columns: dict[str, list[Any]], metrics: dict[str, Any], extra: dict[str, Any]) -> None:
+        """Hold the rows of the update until the rollout ends."""
         count = len(columns["length"])
         place = {"step": self.step, "update": self.update, "staleness": self.update}
         known = columns | {name: [value] * count for name, value in place.items()}
         for name in SCHEMA.names:
             self._rows.setdefault(name, []).extend(known.get(name, [None] * count))
         self._metrics = {key: value for key, value in self._metrics.items() if key != "on_policy"} | metrics | extra
-        if self.update + 1 < self.updates:
-            return
+
+    def _write(self, records: Records) -> None:
+        """The rows of the rollout and its metrics."""
+        if self._old_rows:
+            records.cut(self.step - 1)
+            self._old_rows = False
         rows = {name: np.array(self._rows[name]) for name in ("log_ratio", "length", "accepted", "update")}
         moved = np.isin(rows["update"], np.unique(rows["update"][rows["log_ratio"] != 0]))
-        summary = self._metrics | {"step": self.step, "updates": self.updates, "on_policy": not moved.any()}
+        done = len(np.unique(rows["update"]))
+        summary = self._metrics | {"step": self.step, "updates": done, "on_policy": not moved.any()}
         if moved.any():
             S, L, accepted = (rows[name][moved] for name in ("log_ratio", "length", "accepted"))
             summary |= clipping(S, L, accepted, BINS)
         records.rows(self.step, self._rows)
         records.append("metrics", summary)
-        self._rows, self._metrics = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
         """What has been learnt, as plain numbers that JSON can hold; taken between two rollouts."""
@@ -136,8 +159,7 @@ class Ledger:
         self.step, self.update = state["step"], 0
         self._known = {int(update): Totals.from_vector(vector) for update, vector in state["known"].items()}
         self.objective.load_state_dict(state["objective"])
-        if self._records is not None:
-            self._records.cut(self.step - 1)
+        self._parts, self._rows, self._metrics, self._old_rows = [], {}, {}, True
 
 
 def _rank() -> int:
