@@ -75,11 +75,9 @@ class Ledger:
         In the first rollout there is none: the update before takes its place, and before anything has moved nothing
         is known, so that the drift is 0 and a calibrated band is open.
         """
-        known = self._known.get(self.update)
+        known = self._known.get(self.update, self._known.get(self.update - 1))
         if known is None:
-            known = self._known.get(self.update - 1)
-            if known is None or known.log_ratio_square == 0:
-                return Totals(sequences, tokens, 0.0, math.inf, 0.0)
+            return Totals(sequences, tokens, 0.0, math.inf, 0.0)
         mu = known.drift
         square = sequences * known.scale(mu) ** 2 + mu * mu * tokens
         return Totals(sequences, tokens, mu * tokens, square, -known.drift_low_variance * tokens)
@@ -92,15 +90,15 @@ class Ledger:
         columns = _gathered(self._parts)
         self._parts = []
         S, L, accepted = (np.array(columns[name], dtype=np.float64) for name in ("log_ratio", "length", "accepted"))
-        self._known[self.update] = Totals(
-            len(S), math.fsum(L), math.fsum(S), math.fsum(S * S / L), math.fsum(columns["kl"])
-        )
+        sums = Totals(len(S), math.fsum(L), math.fsum(S), math.fsum(S * S / L), math.fsum(columns["kl"]))
+        if S.any():  # an update at which nothing had moved says nothing about the drift and scale of the next
+            self._known[self.update] = sums
         s, n = torch.from_numpy(S), torch.from_numpy(L)
         self.objective.observe(s, n, self.update)
         said = columns["metrics"]
         metrics: dict[str, Any] = {key: float(np.mean([row[key] for row in said])) for key in said[0]}
         metrics |= {"on_policy": not S.any(), "clip_rate": float(1 - accepted.mean())}
-        metrics |= {"kl": -self._known[self.update].drift_low_variance, **ratio_statistics(s, n)}
+        metrics |= {"kl": -sums.drift_low_variance, **ratio_statistics(s, n)}
         if S.any():
             metrics |= clipping(S, L, accepted, BINS)
         if self._records is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trl import GRPOTrainer
 from fspo import advantages
 from fspo.engines.ledger import Ledger
 from fspo.engines.trl_config import FSPOConfig
+from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 
 STATE = "fspo.json"  # in a checkpoint's folder: what the ledger has learnt
@@ -48,6 +50,7 @@ class FSPOTrainer(GRPOTrainer):
     model: Any
     _buffered_inputs: Any
     _logs: dict[str, Any]
+    objective: Objective
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,9 +60,15 @@ class FSPOTrainer(GRPOTrainer):
         self.objective = config.make_objective()
         if self.objective.mismatch is not None and not config.use_vllm and self.rollout_func is None:
             raise ValueError("mismatch needs the sampler's log-probs: set use_vllm, or leave it out of objective_args")
-        updates = config.steps_per_generation * config.num_iterations // config.gradient_accumulation_steps
-        self.folder = None if config.records == "none" else Path(config.records or Path(config.output_dir) / "fspo")
-        self.ledger = Ledger(self.objective, updates, self.folder)
+        if config.updates == 1 and self.accelerator.is_main_process:
+            warnings.warn(
+                "one optimiser step a rollout: the ratio is 1 and clipping cannot act; raise num_iterations or "
+                "steps_per_generation",
+                stacklevel=2,
+            )
+        folder = config.records or f"{config.output_dir}/fspo"
+        self.folder = None if folder == "none" else Path(folder)
+        self.ledger = Ledger(self.objective, config.updates, self.folder)
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # what is recorded of the last one
         self._tokens = 0.0  # of the optimiser step, over all processes
@@ -89,7 +98,7 @@ class FSPOTrainer(GRPOTrainer):
         assert self._scores is not None
         rewards, truncated = self._scores
         training = self.model.training
-        size = self.num_generations if training else self.num_generations_eval
+        size: Any = self.num_generations if training else self.num_generations_eval
         groups = torch.arange(len(rewards), device=rewards.device) // size
         start = self.accelerator.process_index * len(inputs)
         mine = slice(start, start + len(inputs))
@@ -118,7 +127,7 @@ class FSPOTrainer(GRPOTrainer):
         inputs = super()._prepare_inputs(generation_batch)
         window = self.args.gradient_accumulation_steps
         if self.model.training and self._step % window == 0:
-            places = [(self._step + i) % self.args.steps_per_generation for i in range(window)]
+            places = [(self._step + i) % len(self._buffered_inputs) for i in range(window)]
             tokens = torch.stack([trained(self._buffered_inputs[place]).sum() for place in places]).sum()
             self._tokens = float(self.accelerator.reduce(tokens, reduction="sum"))
         return inputs
@@ -146,18 +155,17 @@ class FSPOTrainer(GRPOTrainer):
             loss = self._part(batch, {name: inputs[name][kept] for name in ("reward", "truncated", "index")}, options)
         else:
             loss = self.objective(*batch, **options).loss
+        mode = "train" if training else "eval"
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * aux_loss / (
-                self.current_gradient_accumulation_steps if training else 1
+                self.args.gradient_accumulation_steps if training else 1
             )
-            self._metrics["train" if training else "eval"]["aux_loss"].append(
-                self.accelerator.gather_for_metrics(aux_loss).mean().item()
-            )
+            self._metrics[mode]["aux_loss"].append(self.accelerator.gather_for_metrics(aux_loss).mean().item())
         sums = torch.stack([masked(entropies.detach(), mask).sum(), mask.sum()]).to(self._entropy)
         if training:
             self._entropy += sums
         else:
-            self._log_entropy("eval", sums)
+            self._log_entropy(mode, sums)
         return loss
 
     def _part(self, batch: list[Tensor], columns: dict[str, Tensor], options: dict[str, Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from trl import GRPOConfig
 
@@ -36,7 +36,7 @@ SAMPLER = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "
 class FSPOConfig(GRPOConfig):
     """GRPOConfig, with an objective of this package in place of TRL's loss_type and its settings."""
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "objective_args"]
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["objective_args"]  # noqa: RUF005
 
     objective: str = field(default="fspo", metadata={"help": "Name of the objective; `fspo methods` lists them."})
     objective_args: dict | str | None = field(default=None, metadata={"help": "Parameters of the objective."})
@@ -52,6 +52,7 @@ class FSPOConfig(GRPOConfig):
         for name, fix in REPLACED.items():
             if getattr(self, name) != getattr(GRPOConfig, name):
                 raise ValueError(f"{name} = {getattr(self, name)!r} is of TRL's own losses and would do nothing: {fix}")
+        assert self.steps_per_generation is not None  # TRL has filled it in
         every, window = self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps
         if every % window:
             raise ValueError(
@@ -67,9 +68,15 @@ class FSPOConfig(GRPOConfig):
         if objective.kl is not None:
             self.beta = objective.kl.coef  # TRL takes log-probs of the reference where beta is not 0
 
+    @property
+    def updates(self) -> int:
+        """Optimiser steps on one rollout."""
+        assert self.steps_per_generation is not None  # TRL has filled it in
+        return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+
     def make_objective(self) -> objectives.Objective:
         """The objective, with those of TRL's settings that mean the same."""
-        given: dict[str, Any] = dict(self.objective_args or {})
+        given: dict[str, Any] = dict(self.objective_args or {})  # type: ignore[arg-type]
         settings = self._translated()
         objective = objectives.get(self.objective, **(settings | given))
         if self.beta and objective.kl is not None and objective.kl.coef != self.beta:
