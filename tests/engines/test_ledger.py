@@ -107,18 +107,17 @@ def test_metrics_of_the_objective_are_those_of_all_rows():
 def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path):
     ledger = Ledger(objectives.get("fspo"), updates=3, folder=tmp_path)
     new, old, A, mask = update(0)
-    ledger.skip()
-    ledger.loss(new, old, A, mask, sequences=len(mask), tokens=int(mask.sum()))
-    with pytest.raises(RuntimeError, match="skipped after a loss"):
-        ledger.skip()
-    ledger.close()
+    for trained in (mask & False, mask):
+        loss = ledger.loss(new, old, A, trained, sequences=len(mask), tokens=int(mask.sum())).loss
+        loss.backward()
+        ledger.close()
     assert not (tmp_path / "records").exists()
     ledger.flush()
     assert set(pl.read_parquet(tmp_path / "records")["update"]) == {1}
-    ledger.skip()
-    assert (ledger.step, ledger.update) == (2, 0)
-    for _ in range(3):  # a whole rollout with nothing to train on leaves no record
-        ledger.skip()
+    for _ in range(4):  # to the end of this rollout, and one with nothing to train on, which leaves no record
+        ledger.loss(new, old, A, mask & False, sequences=len(mask), tokens=1)
+        assert ledger.close() == {}
+    assert (ledger.step, ledger.update) == (3, 0)
     assert set(pl.read_parquet(tmp_path / "records")["step"]) == {1}
 
 

@@ -71,6 +71,7 @@ class FSPOTrainer(GRPOTrainer):
         self.ledger = Ledger(self.objective, config.updates, self.folder)
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # what is recorded of the last one
+        self._window = config.gradient_accumulation_steps
         self._tokens = 0.0  # of the optimiser step, over all processes
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # its sum and count in this optimiser step
 
@@ -125,9 +126,8 @@ class FSPOTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """TRL's; where an optimiser step begins, its trained tokens are counted over all processes."""
         inputs = super()._prepare_inputs(generation_batch)
-        window = self.args.gradient_accumulation_steps
-        if self.model.training and self._step % window == 0:
-            places = [(self._step + i) % len(self._buffered_inputs) for i in range(window)]
+        if self.model.training and self._step % self._window == 0:
+            places = [(self._step + i) % len(self._buffered_inputs) for i in range(self._window)]
             tokens = torch.stack([trained(self._buffered_inputs[place]).sum() for place in places]).sum()
             self._tokens = float(self.accelerator.reduce(tokens, reduction="sum"))
         return inputs
@@ -146,15 +146,16 @@ class FSPOTrainer(GRPOTrainer):
             "ref_logprobs": inputs.get("ref_per_token_logps"), "entropy": entropies,
             "sampler_logprobs": inputs.get("sampling_per_token_logps"),
         }  # fmt: skip
-        kept = mask.any(dim=1)  # an answer that TRL masked whole counts in the denominator alone, as in TRL
-        batch = [value[kept] for value in (logprobs, old, inputs["advantages"], mask)]
-        options = {name: value[kept] for name, value in options.items() if value is not None}
-        if not kept.any():
-            loss = masked(logprobs, mask).sum()  # 0, and every process has a backward pass
-        elif training:
-            loss = self._part(batch, {name: inputs[name][kept] for name in ("reward", "truncated", "index")}, options)
-        else:
-            loss = self.objective(*batch, **options).loss
+        # An answer that TRL masked whole counts in the denominator alone, as in TRL.
+        sequences, tokens, rows = float(len(mask)), float(mask.sum()), {}
+        if training:
+            sequences, tokens = sequences * self.accelerator.num_processes * self._window, self._tokens
+            rows = {name: inputs[name].tolist() for name in ("reward", "truncated", "index")}
+        options = {name: value for name, value in options.items() if value is not None}
+        out = self.ledger.loss(
+            logprobs, old, inputs["advantages"], mask, sequences=sequences, tokens=tokens, columns=rows, **options
+        )
+        loss = out.loss * self.accelerator.num_processes if training else out.loss
         mode = "train" if training else "eval"
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * aux_loss / (
@@ -168,14 +169,6 @@ class FSPOTrainer(GRPOTrainer):
             self._log_entropy(mode, sums)
         return loss
 
-    def _part(self, batch: list[Tensor], columns: dict[str, Tensor], options: dict[str, Tensor]) -> Tensor:
-        """A micro-batch's share of the loss of the optimiser step."""
-        processes = self.accelerator.num_processes
-        sequences = self.args.per_device_train_batch_size * processes * self.args.gradient_accumulation_steps
-        rows = {name: values.tolist() for name, values in columns.items()}
-        out = self.ledger.loss(*batch, sequences=sequences, tokens=self._tokens, columns=rows, **options)
-        return out.loss * processes
-
     def _log_entropy(self, mode: str, sums: Tensor) -> float:
         total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
         self._metrics[mode]["entropy"].append(total / max(count, 1))
@@ -183,7 +176,7 @@ class FSPOTrainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self._step % self.args.gradient_accumulation_steps == 0:
+        if self._step % self._window == 0:
             self._close()
         return loss
 
@@ -191,11 +184,9 @@ class FSPOTrainer(GRPOTrainer):
         """End the optimiser step on every process, and log what it did."""
         entropy = self._log_entropy("train", self._entropy)
         self._entropy = torch.zeros_like(self._entropy)
-        if not self._tokens:
-            return self.ledger.skip()
         found = self.ledger.close(**self._rollout, entropy=entropy)
         bins = {f"clip_by_length/{k}": b["clip_rate"] for k, b in enumerate(found.pop("clip_by_length", []), 1)}
-        if found["on_policy"]:  # the ratio is 1: nothing could be clipped, and zeros would only dilute the averages
+        if found.get("on_policy"):  # the ratio is 1: nothing could be clipped, and zeros would only dilute the averages
             found = {"on_policy": True}
         for name, value in (found | bins).items():
             if isinstance(value, bool | float) and math.isfinite(value):
