@@ -113,16 +113,21 @@ def _vllm_by_its_name() -> None:
     importlib.metadata.version = known
 
 
-class _PlainLinear(importlib.abc.MetaPathFinder):
-    """vLLM's CPU linear layers repack their weight and drop it, so that no new one can be loaded: keep it plain.
+LINEAR = "vllm.model_executor.layers.utils"
 
-    Done when the module is first imported, since importing vLLM everywhere would cost each process seconds.
-    """
 
-    module = "vllm.model_executor.layers.utils"
+def _keep_weights(module: Any) -> None:
+    """vLLM's CPU linear layers repack their weight and drop it, so that no new one can be loaded: keep it plain."""
+    module.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: setattr(
+        layer, "cpu_linear", torch.nn.functional.linear
+    )
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Does so when the module is first imported: importing vLLM everywhere would cost each process seconds."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self.module:
+        if name != LINEAR:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -130,13 +135,11 @@ class _PlainLinear(importlib.abc.MetaPathFinder):
         assert spec.loader is not None
         execute = spec.loader.exec_module
 
-        def and_patch(module: Any) -> None:
+        def and_change(module: Any) -> None:
             execute(module)
-            module.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: setattr(
-                layer, "cpu_linear", torch.nn.functional.linear
-            )
+            _keep_weights(module)
 
-        spec.loader.exec_module = and_patch  # type: ignore[method-assign]
+        spec.loader.exec_module = and_change  # type: ignore[method-assign]
         return spec
 
 
@@ -145,4 +148,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
     _gloo_alone()
     _without_trl()
     _vllm_by_its_name()
-    sys.meta_path.insert(0, _PlainLinear())
+    if LINEAR in sys.modules:  # a worker of vLLM imports vLLM first
+        _keep_weights(sys.modules[LINEAR])
+    else:
+        sys.meta_path.insert(0, _WhenImported())

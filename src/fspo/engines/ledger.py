@@ -8,6 +8,7 @@ state of an adaptive objective and the metrics are the same on every rank, howev
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import compress
 from pathlib import Path
@@ -148,6 +149,11 @@ class Ledger:
         """What has been learnt, as plain numbers that JSON can hold; taken between two rollouts."""
         known = {str(update): totals.vector() for update, totals in self._known.items()}
         return {"step": self.step, "known": known, "objective": self.objective.state_dict()}
+
+    def describe(self, config: dict[str, Any]) -> None:
+        """Write config.yaml next to the records, where nobody has: JSON is YAML."""
+        if self._records is not None and not (path := self._records.folder / "config.yaml").exists():
+            path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
     def keep_state(self) -> None:
         """Write the state next to the records, for a trainer whose checkpoints have no room for it."""

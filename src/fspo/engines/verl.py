@@ -101,6 +101,7 @@ class _Actor:
         self.rows = 0  # of this rank, since the last update was closed
         if folder is not None and policy.start:
             self.ledger.load_state_dict(_state(folder, policy.start))
+        self.ledger.describe({"engine": "verl", "objective": {"name": NAMES[policy.loss_mode], **policy.objective}})
 
     def loss(
         self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
