@@ -18,7 +18,7 @@ from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
 from fspo.local.evaluate import evaluate
 from fspo.local.loop import Nobody, Observer, claim
-from fspo.local.models import Policy, end_ids, set_threads
+from fspo.local.models import Lora, Policy, end_ids, lora_config, set_threads
 from fspo.local.records import Records
 from fspo.tasks.scoring import Scorer
 
@@ -100,9 +100,10 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     asked = rows(config.task, "train", config.steps * config.rollout.prompts)
     for row in asked:
         row["prompt"] = [{"role": "user", "content": row["prompt"]}] if chat else row["prompt"]
+    lora = config.model.lora
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     with Scorer(task, **config.scoring.model_dump()) as scorer:
-        samples = _Samples(Records(folder, keep_rows=False) if main else None, config.log.samples)
+        samples = _Samples(config.log.samples)
 
         def reward(prompts: Any, completions: Any, index: list[int], **_: Any) -> list[float | None]:
             texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
@@ -113,7 +114,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
         trainer = FSPOTrainer(
             model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(asked),
-            processing_class=tokenizer, peft_config=_lora(config),
+            processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
         )  # fmt: skip
         set_threads(Policy(trainer.model, tokenizer), config.model.threads)
         with Scorer(held_out, **config.scoring.model_dump()) as examiner:
@@ -125,26 +126,20 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
 
 class _Samples:
-    """A few answers of each rollout, for the report."""
+    """A few answers of each rollout, for the report; written when its updates are."""
 
-    def __init__(self, records: Records | None, count: int) -> None:
-        self.records, self.count, self.step = records, count, 1
+    def __init__(self, count: int) -> None:
+        self.count, self.waiting = count, list[dict[str, Any]]()
 
     def keep(self, examples: list[tasks.Example], texts: list[str], scores: list[float | None]) -> None:
-        for i in range(0, len(texts), max(1, len(texts) // self.count)) if self.records and self.count else ():
-            row = {"step": self.step, "task": examples[i].task, "prompt": examples[i].prompt}
-            self.records.append("samples", row | {"completion": texts[i], "reward": scores[i]})
+        self.waiting = [
+            {"task": examples[i].task, "prompt": examples[i].prompt, "completion": texts[i], "reward": scores[i]}
+            for i in range(0, len(texts), -(-len(texts) // max(1, self.count)))
+        ][: self.count]
 
-
-def _lora(config: TrainConfig) -> Any:
-    if config.model.lora is None:
-        return None
-    from peft import LoraConfig
-
-    lora = config.model.lora
-    return LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
-    )  # fmt: skip
+    def write(self, records: Records, step: int) -> None:
+        for row in self.waiting:
+            records.append("samples", {"step": step, **row})
 
 
 def _callback(
@@ -181,7 +176,6 @@ def _callback(
 
     class Watch(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            samples.step = state.global_step // updates + 1
             if state.global_step == 0:
                 look(0)
 
@@ -189,7 +183,7 @@ def _callback(
             step, inside = divmod(state.global_step, updates)
             if inside:
                 return
-            samples.step = step + 1
+            samples.write(records, step)
             if step % config.eval.every == 0 or step == config.steps:
                 look(step)
 

@@ -90,7 +90,8 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
         "trainer.test_freq": config.eval.every, "trainer.val_before_train": not resumed,
         "trainer.save_freq": config.checkpoint.every, "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep,
         "trainer.default_local_dir": str(folder / "checkpoints"),
-        "trainer.resume_mode": "auto" if resumed else "disable", "trainer.project_name": log.wandb or log.trackio or "fspo",
+        "trainer.resume_mode": "auto" if resumed else "disable",
+        "trainer.project_name": log.wandb or log.trackio or "fspo",
         "trainer.experiment_name": folder.name,
         "trainer.logger": ["console", "file", *(name for name, wanted in trackers.items() if wanted)],
     }  # fmt: skip
@@ -210,7 +211,7 @@ def _scorer(folder: str, split: str) -> tuple[tasks.Task, Scorer]:
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, folder: str = "", **_: Any
 ) -> dict[str, float]:
-    """verl's reward of an answer. verl has no word for an answer that could not be scored: it gets 0, and is counted."""
+    """verl's reward of an answer. It has no word for one that could not be scored: that gets 0, and is counted."""
     split, index = json.loads(ground_truth)
     task, scorer = _scorer(folder, split)
     value = scorer.score([task.example(split, index)], [solution_str])[0].value

@@ -1,4 +1,4 @@
-"""What every translation of a configuration needs: a model that others can load, prompts as rows, and honest refusals."""
+"""What every translation needs: a model that others can load, prompts as rows, and refusals where an engine lacks."""
 
 from __future__ import annotations
 

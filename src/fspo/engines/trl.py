@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -67,8 +66,7 @@ class FSPOTrainer(GRPOTrainer):
                 stacklevel=2,
             )
         folder = config.records or f"{config.output_dir}/fspo"
-        self.folder = None if folder == "none" else Path(folder)
-        self.ledger = Ledger(self.objective, config.updates, self.folder)
+        self.ledger = Ledger(self.objective, config.updates, None if folder == "none" else folder)
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # what is recorded of the last one
         self._window = config.gradient_accumulation_steps
@@ -76,11 +74,9 @@ class FSPOTrainer(GRPOTrainer):
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # its sum and count in this optimiser step
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        if self.folder is not None and self.accelerator.is_main_process:
-            objective = {"name": self.objective.name, **self.objective.model_dump(mode="json")}
-            settings = json.loads(json.dumps(self.args.to_dict(), default=str))
-            described = {"model": self.model.config._name_or_path, "objective": objective, "trl": settings}
-            (self.folder / "config.yaml").write_text(yaml.safe_dump(described, sort_keys=False, allow_unicode=True))
+        objective = {"name": self.objective.name, **self.objective.model_dump(mode="json")}
+        settings = json.loads(json.dumps(self.args.to_dict(), default=str))
+        self.ledger.describe({"model": self.model.config._name_or_path, "objective": objective, "trl": settings})
         result = super().train(*args, **kwargs)
         self.ledger.flush()
         return result
