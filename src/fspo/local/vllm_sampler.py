@@ -153,5 +153,6 @@ def environment(threads: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # The model lives in the child itself, not in a grandchild that polls while it waits.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_HOST_IP": "127.0.0.1",  # one process: nothing listens to the network
         "VLLM_NO_USAGE_STATS": "1",
     }
