@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fspo import objectives, tasks
-from fspo.local import checkpoint
+from fspo.local import checkpoint, samplers
 from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
 from fspo.local.evaluate import evaluate
@@ -61,6 +61,7 @@ class RunInterruptedError(Exception):
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
     """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
     observer = observer or Nobody()
+    samplers.require(config.rollout)
     claim(folder, resume)
     configuration.write(config, folder / "config.yaml")
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
@@ -88,12 +89,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         if config.eval.task is not None:
             examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
         sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+        sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log"))
         asked_to_stop = stack.enter_context(_interrupt(observer))
         if not saved:
             _evaluate(policy, held_out, examiner, config, 0, records, sinks, observer)
         for step in range(state.step + 1, config.steps + 1):
             clock = _Clock()
-            experience, next_index = collect(policy, task, scorer, config, step, next_index)
+            experience, next_index = collect(policy, sampler, task, scorer, config, step, next_index)
             clock.lap("rollout")
             if config.rollout.staleness or reference is not None:
                 _take_logprobs(experience, policy, reference, config)
