@@ -79,7 +79,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     """Run `config` on TRL; with `resume`, from its last checkpoint."""
     try:
         from datasets import Dataset
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PrinterCallback
         from trl.trainer import grpo_trainer  # noqa: F401
     except ImportError as error:
         raise ValueError(f"--engine trl needs TRL ({error}): pip install fspo[trl]") from None
@@ -116,6 +116,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(asked),
             processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
         )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)  # what it would print goes to `observer`
         set_threads(Policy(trainer.model, tokenizer), config.model.threads)
         with Scorer(held_out, **config.scoring.model_dump()) as examiner:
             if main:

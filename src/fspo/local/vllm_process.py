@@ -32,8 +32,9 @@ def main(fd: int) -> None:
 
 class Engine:
     def start(self, settings: dict[str, Any]) -> None:
-        from vllm import LLM
         from vllm.platforms import current_platform
+
+        from vllm import LLM
 
         self.cpu = current_platform.is_cpu()
         self.llm = LLM(
