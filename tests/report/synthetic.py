@@ -91,3 +91,17 @@ def make_run(folder: Path, steps: int = 12, answers: int = 64, rule: str = "fspo
     write_jsonl(folder / "samples.jsonl", samples)
     write_jsonl(folder / "evaluations.jsonl", evaluations)
     return folder
+
+
+def stretch(folder: Path, steps: int) -> Path:
+    """The run repeated until it has so many steps: long, and quickly made."""
+    tables = [pl.read_parquet(path) for path in sorted((folder / "records").iterdir())]
+    for step in range(len(tables) + 1, steps + 1):
+        table = tables[(step - 1) % len(tables)].with_columns(step=pl.lit(step))
+        table.write_parquet(folder / "records" / f"step-{step:06d}.parquet")
+    for name in ("metrics", "timings", "samples"):
+        path = folder / f"{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        by_step = [[row for row in rows if row["step"] == k + 1] for k in range(len(tables))]
+        write_jsonl(path, [{**row, "step": s + 1} for s in range(steps) for row in by_step[s % len(tables)]])
+    return folder

@@ -23,11 +23,15 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def document(title: str, body: str, styles: list[str], scripts: list[str], live: bool = False) -> str:
-    """A page. The script is in the head, so that the theme is set before anything is drawn."""
-    style, script = ("\n" + "".join(resource(name) for name in names) for names in (styles, scripts))
+def document(title: str, body: str, scripts: list[str], version: str | None = None) -> str:
+    """A page; a live one has a version. The script is in the head: the theme is set before anything is drawn."""
+    style, script = (
+        "\n" + "".join(resource(name) for name in names)
+        for names in (["style.css", "chart.css"], ["theme.js", *scripts])
+    )
+    live = version is not None
     return f"""<!doctype html>
-<html lang="en"{' data-live=""' if live else ""}>
+<html lang="en"{f' data-live="{escape(version)}"' if live else ""}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">

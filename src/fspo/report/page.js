@@ -1,44 +1,8 @@
-// The report's script: theme, the steps' slider, search in the answers, values under the pointer, and, on the page
-// that `fspo watch` serves, newer content in place of the old. Without it the page can be read all the same.
+// The report's script: the steps' slider, search in the answers, values under the pointer, and, on the page that
+// `fspo watch` serves, newer content in place of the old. Without it the page can be read all the same.
 "use strict";
 
-const root = document.documentElement;
-const all = (selector, from = document) => [...from.querySelectorAll(selector)];
-
-// --- theme ---------------------------------------------------------------------------------------------------------
-
-function stored(value) {
-  try {
-    if (value !== undefined) localStorage.setItem("fspo-theme", value);
-    return localStorage.getItem("fspo-theme");
-  } catch {
-    return null; // storage is switched off: the theme lasts as long as the page
-  }
-}
-
-const saved = stored();
-if (saved === "light" || saved === "dark") root.dataset.theme = saved;
-
-function isDark() {
-  return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
-function themeButton() {
-  const button = document.getElementById("theme");
-  const name = () => (button.textContent = isDark() ? "Light theme" : "Dark theme");
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    stored(root.dataset.theme);
-    name();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
-  name();
-}
-
 // --- the slider of a heat map --------------------------------------------------------------------------------------
-
-const percent = (value) => `${(100 * value).toFixed(value === 0 || value >= 0.00995 ? 1 : 2)} %`;
 
 function frameOf(svg) {
   const [left, right, top, bottom, x0, x1, y0, y1] = svg.dataset.frame.split(" ").map(Number);
@@ -196,20 +160,18 @@ function swap(text) {
 
 async function live() {
   const status = document.getElementById("status");
-  let version = null;
+  let version = root.dataset.live;
+  let changed = new Date().toLocaleTimeString();
   for (;;) {
     try {
-      const answer = await fetch("main", { headers: version ? { "If-None-Match": version } : {}, cache: "no-store" });
+      const answer = await fetch("main", { headers: { "If-None-Match": version }, cache: "no-store" });
       if (answer.status === 200) {
-        const first = version === null;
-        const text = await answer.text();
-        if (version !== answer.headers.get("ETag")) swap(text);
+        swap(await answer.text());
         version = answer.headers.get("ETag");
-        status.textContent = `live, updated ${new Date().toLocaleTimeString()}`;
-        if (first) root.dataset.connected = "";
-      } else if (answer.status !== 304) {
-        status.textContent = `the server answered ${answer.status}`;
+        changed = new Date().toLocaleTimeString();
       }
+      const good = answer.status === 200 || answer.status === 304;
+      status.textContent = good ? `live, last change ${changed}` : await answer.text();
     } catch {
       status.textContent = "no connection: fspo watch has ended";
     }
@@ -218,7 +180,6 @@ async function live() {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  themeButton();
   sliders();
   search();
   tips();

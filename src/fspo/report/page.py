@@ -76,11 +76,15 @@ SECTIONS = (
 def write(run_folders: str | Path | Sequence[str | Path], path: str | Path | None = None) -> Path:
     """Write the report of a run, by default to `report.html` in its folder, or of several to `compare.html`."""
     folders = [run_folders] if isinstance(run_folders, str | Path) else list(run_folders)
-    default = Path(folders[0]) / "report.html" if len(folders) == 1 else Path("compare.html")
-    return save(render(load_all(folders)), default if path is None else Path(path))
+    return save(load_all(folders), path)
 
 
-def save(text: str, target: Path) -> Path:
+def save(runs: Sequence[Run], path: str | Path | None = None) -> Path:
+    default = runs[0].folder / "report.html" if len(runs) == 1 else Path("compare.html")
+    return put(Path(path or default), render(runs))
+
+
+def put(target: Path, text: str) -> Path:
     """Written aside and renamed, so that a reader never sees half a page."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -89,19 +93,24 @@ def save(text: str, target: Path) -> Path:
     return target
 
 
-def render(runs: Sequence[Run], live: bool = False) -> str:
-    """The page as text; a live one asks its own server for newer content."""
+def render(runs: Sequence[Run]) -> str:
+    """The page as text."""
+    return frame([run.name for run in runs], content(runs))
+
+
+def frame(names: Sequence[str], main: str, version: str | None = None) -> str:
+    """The page around its content; with a version, one that asks its own server for newer content."""
     links = "".join(f'<a href="#{s.id}">{s.id.capitalize()}</a>' for s in SECTIONS)
-    name = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs"
-    lead = "Run report" if len(runs) == 1 else "Runs compared"
-    status = ' <span id="status" role="status">live</span>' if live else ""
-    body = f"""<header><div><h1>{escape(name)}</h1><p class="lead">{lead}{status}</p></div>{THEME_BUTTON}</header>
+    name = " and ".join(names) if len(names) < 3 else f"{len(names)} runs"
+    lead = "Run report" if len(names) == 1 else "Runs compared"
+    status = "" if version is None else ': <span id="status" role="status">live</span>'
+    body = f"""<header><div><h1>{escape(name)}</h1>{THEME_BUTTON}</div><p class="lead">{lead}{status}</p></header>
 <nav aria-label="Sections">{links}</nav>
 <main>
-{content(runs)}
+{main}
 </main>
-<footer>Written by fspo from the files in the folder of the run{"s" * (len(runs) > 1)}.</footer>"""
-    return document(f"{name} – fspo report", body, ["style.css", "chart.css"], ["page.js"], live)
+<footer>Written by fspo from the files in the folder of the run{"s" * (len(names) > 1)}.</footer>"""
+    return document(f"{name} – fspo report", body, ["page.js"], version)
 
 
 def content(runs: Sequence[Run]) -> str:
@@ -110,10 +119,6 @@ def content(runs: Sequence[Run]) -> str:
 
 
 def plots(runs: Sequence[Run]) -> Iterator[Plot]:
-    """Every plot of the page."""
+    """Every plot of the page, without those that a slider moves."""
     for section in SECTIONS:
-        for panel in section.plots(runs) if section.plots else ():
-            if isinstance(panel, Plot):
-                yield panel
-                if panel.second is not None:
-                    yield panel.second
+        yield from (panel for panel in (section.plots(runs) if section.plots else ()) if isinstance(panel, Plot))

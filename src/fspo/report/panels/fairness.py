@@ -56,7 +56,7 @@ def clip_bars(runs: Sequence[Run]) -> Panel:
         for g in groups
     )
     reference = (f"overall, {percent(overall)}", overall) if len(runs) == 1 and overall is not None else None
-    svg = charts.bars(title, said + ".", names, groups, TOKENS, "", reference=reference)
+    svg = charts.bars(title, said + ".", names, groups, TOKENS, "clip rate", reference=reference)
     steps = moved[0][2].last_steps
     which = between(steps) if len(moved) == 1 else "each run's last steps"
     return Plot(
@@ -80,7 +80,7 @@ def _bars_of_metrics(title: str, run: Run) -> Panel:
         names,
         [Bars("clip rate", values, [interval_of(b) for b in bins], notes)],
         TOKENS,
-        "",
+        "clip rate",
         reference=None if overall is None else (f"overall, {percent(overall)}", overall),
     )
     note = f"Step {row['step']} alone, from metrics.jsonl: there are no records to pool. Fair clipping is a level row."

@@ -80,7 +80,7 @@ def length_distribution(runs: Sequence[Run]) -> Panel:
 HEALTH = (  # metric, title, colour, whether it is a share
     ("grad_norm", "Gradient norm", 1, False),
     ("entropy", "Entropy (nats a token)", 3, False),
-    ("kl", "KL a token", 4, False),
+    ("kl", "KL (nats a token)", 4, False),
     ("ess", "Effective sample size", 6, False),
     ("truncated", "Truncated answers", 2, True),
     ("without_variance", "Groups without variance", 5, True),
@@ -100,7 +100,9 @@ def health(runs: Sequence[Run]) -> list[Panel]:
         if len(runs) == 1:
             said = f"From {form(values[0])} to {form(values[-1])}, b" + said[1:]
         top = 1.0 if share else None
-        svg = charts.line(title, said, lines, height=210, width=340, top=top, percent_axis=share)
+        svg = charts.line(
+            title, said, lines, y_label=title[0].lower() + title[1:] if title[1].islower() else title, height=230, width=340, top=top, percent_axis=share
+        )  # fmt: skip
         panels.append(Plot(title, svg, said))
     return panels
 
