@@ -54,7 +54,9 @@ def test_the_normal_distribution_is_scipys(show, path):
     np.testing.assert_allclose(page.evaluate("ps => ps.map(normalQuantile)", p.tolist()), norm.ppf(p), atol=1e-12)
 
 
-@pytest.mark.parametrize("change", [{}, {"sigma": 0.05, "drift": 2.5}, {"phi": 0.6, "c": 0.08}, {"phi": -0.4, "gspo": 0.01}])
+@pytest.mark.parametrize(
+    "change", [{}, {"sigma": 0.05, "drift": 2.5}, {"phi": 0.6, "c": 0.08}, {"phi": -0.4, "gspo": 0.01}]
+)
 def test_rates_are_those_of_the_definitions(show, path, change):
     page = show(path)
     L = [1, 8, 31, 128, 512, 2048]

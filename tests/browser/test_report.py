@@ -171,11 +171,14 @@ def test_text_can_be_read_against_its_ground(show, report, scheme):
             return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
           };
           const probe = document.body.appendChild(document.createElement('i'));
-          const colour = (name) => { probe.style.color = `var(${name})`; return luminance(getComputedStyle(probe).color); };
+          const colour = (name) => {
+            probe.style.color = `var(${name})`;
+            return luminance(getComputedStyle(probe).color);
+          };
           const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
           const found = {};
           for (const ground of ['--page', '--card'])
-            for (const name of ['--ink', '--muted', '--alert', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7', '--c8'])
+            for (const name of ['--ink', '--muted', '--alert', ...[1, 2, 3, 4, 5, 6, 7, 8].map((k) => `--c${k}`)])
               found[`${name} on ${ground}`] = contrast(colour(name), colour(ground));
           return found;
         }"""
@@ -191,7 +194,7 @@ def test_what_models_wrote_does_no_harm(show, report):
     assert page.evaluate("window.harm") is None
     assert page.locator("iframe, img, main a, link, main script:not([type='application/json'])").count() == 0
     text = page.locator("#samples").inner_text()
-    for wanted in ("<script>alert(\"x\")</script> '\"&<b> \\x00\\x1b[31m\\x07 \\ud800 \\u202e end", *HARM[1:]):
+    for wanted in ('<script>alert("x")</script> \'"&<b> \\x00\\x1b[31m\\x07 \\ud800 \\u202e end', *HARM[1:]):
         assert wanted in text
     assert HARM[1] in page.locator("#warnings").inner_text()
 

@@ -62,7 +62,11 @@ def test_it_follows_and_keeps_the_readers_place(show, going):
     assert page.evaluate("window.same")  # no reload
     assert page.locator("#search").input_value() == "abcde"
     assert page.locator("#found").inner_text() != found  # searched again, in more answers
-    assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == ["search", 2, 900]
+    assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == [
+        "search",
+        2,
+        900,
+    ]
     assert page.locator("input[type=range]").input_value() == "0"
     assert page.locator("figure[data-slider] output").inner_text().startswith("Step 1:")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -86,5 +90,7 @@ def test_it_says_when_the_server_has_ended(browser, tmp_path):
         page.goto(server.url)
         server.shutdown()
         thread.join(5)
-    page.wait_for_function("() => document.getElementById('status').textContent.startsWith('no connection')", timeout=15000)
+    page.wait_for_function(
+        "() => document.getElementById('status').textContent.startsWith('no connection')", timeout=15000
+    )
     page.close()

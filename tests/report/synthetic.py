@@ -60,7 +60,7 @@ def make_run(folder: Path, steps: int = 12, answers: int = 64, rule: str = "fspo
              "groups_without_variance": 1, "unscored": 0, "clip_rate": fairness.clip_rate, "lre": fairness.lre,
              "lre_interval": list(fairness.lre_interval), "flatness": fairness.flatness,
              "mu": float(moved["log_ratio"].sum() / moved["length"].sum()), "sigma": 0.02,
-             "ess": answers * (0.9 - 0.1 * rng.random()), "kl": 2e-4 * (1 + rng.random()),
+             "ess": 0.9 - 0.1 * rng.random(), "kl": 2e-4 * (1 + rng.random()),
              "entropy": 1.2 * np.exp(-step / steps) + 0.02 * rng.normal(), "grad_norm": rng.lognormal(0, 0.4),
              "loss": -0.01, "lr": 1e-4, "capped": 0, "skipped": 0, "on_policy": False,
              "clip_by_length": [

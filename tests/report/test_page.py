@@ -15,6 +15,7 @@ from fspo.report.page import write
 from fspo.report.panels.statistics import last_fairness, rules, run_band, threshold
 from fspo.report.text import percent
 
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "demo", steps=30)
@@ -222,8 +223,8 @@ def test_another_engines_run_lacks_much_and_is_shown(tmp_path):
     keep = ("step", "lre", "lre_interval", "clip_rate", "warnings")
     write_jsonl(folder / "metrics.jsonl", [{k: m[k] for k in keep} for m in load(folder).metrics])
     text = checked(write(folder)).text
-    for word in ("timings.jsonl is missing", "No step has a reward.", "No answer has been written yet.", "Not measured.",
-                 "GSPO, the run's band"):  # fmt: skip
+    for word in ("timings.jsonl is missing", "No step has a reward.", "No answer has been written yet.",
+                 "Not measured.", "GSPO, the run's band"):  # fmt: skip
         assert word in text
     records = load(folder).records
     assert records.off_policy

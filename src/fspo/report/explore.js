@@ -254,8 +254,8 @@ function course(rule) {
 function sentence() {
   const at = (k) => percent(outside(RULES[k], state.length, state));
   document.getElementById("said").textContent =
-    `At ${state.length.toLocaleString("en")} tokens FSPO clips ${at(0)}, without drift ${at(1)}, the fixed range ${at(2)} and ` +
-    `GSPO ${at(3)}. From ${SHORTEST} to ${LONGEST.toLocaleString("en")} tokens ${RULES.map(course).join(", ")}.`;
+    `At ${state.length.toLocaleString("en")} tokens FSPO leaves ${at(0)} of the answers outside, without drift ` +
+    `${at(1)}, the fixed range ${at(2)} and GSPO ${at(3)}. From ${SHORTEST} to ${LONGEST.toLocaleString("en")} tokens ${RULES.map(course).join(", ")}.`;
 }
 
 function draw() {

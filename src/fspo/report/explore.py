@@ -1,4 +1,4 @@
-"""`fspo explore`: one page with sliders that shows what each method clips, by length, when S ~ Normal(mu L, sigma^2 L)."""
+"""`fspo explore`: a page with sliders that shows what each method clips by length, for S ~ Normal(mu L, sigma^2 L)."""
 
 from __future__ import annotations
 

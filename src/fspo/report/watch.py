@@ -127,4 +127,6 @@ def open_server(folder: str | Path, port: int = 0) -> Server:
     try:
         return Server(path, port)
     except OSError as error:
-        raise ValueError(f"port {port} cannot be used ({error.strerror}): give another, or 0 for any free one") from None
+        raise ValueError(
+            f"port {port} cannot be used ({error.strerror}): give another, or 0 for any free one"
+        ) from None

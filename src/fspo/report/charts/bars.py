@@ -62,7 +62,8 @@ def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> 
     """A bar and its error bar; a bar without a value keeps its place, so that the script can give it one."""
     value = group.values[k]
     interval = group.intervals[k] if group.intervals else None
-    y, whisker, said = frame.bottom, "", "no value"
+    y: float = frame.bottom
+    whisker, said = "", "no value"
     if value is not None and math.isfinite(value):
         y, said = frame.py(value), percent(value)
         if interval:

@@ -77,19 +77,19 @@ def length_distribution(runs: Sequence[Run]) -> Panel:
     return Plot(title, svg, f"Share of each run's answers in bins of {width} token{'s' * (width > 1)}.")
 
 
-HEALTH = (  # metric, title, colour, whether it is a share
-    ("grad_norm", "Gradient norm", 1, False),
-    ("entropy", "Entropy (nats a token)", 3, False),
-    ("kl", "KL (nats a token)", 4, False),
-    ("ess", "Effective sample size", 6, False),
-    ("truncated", "Truncated answers", 2, True),
-    ("without_variance", "Groups without variance", 5, True),
+HEALTH = (  # metric, title, unit, colour, whether it is a share
+    ("grad_norm", "Gradient norm", "norm", 1, False),
+    ("entropy", "Entropy", "nats a token", 3, False),
+    ("kl", "KL", "nats a token", 4, False),
+    ("ess", "Effective sample size", "share of the answers", 6, True),
+    ("truncated", "Truncated answers", "share of the answers", 2, True),
+    ("without_variance", "Groups without variance", "share of the groups", 5, True),
 )
 
 
 def health(runs: Sequence[Run]) -> list[Panel]:
     panels: list[Panel] = []
-    for key, title, colour, share in HEALTH:
+    for key, title, unit, colour, share in HEALTH:
         lines = overlay([replace(run, metrics=[_with_share(row) for row in run.metrics]) for run in runs], key, title,
                         colour=colour)  # fmt: skip
         if not lines:
@@ -99,10 +99,9 @@ def health(runs: Sequence[Run]) -> list[Panel]:
         said = f"Between {form(min(values))} and {form(max(values))}."
         if len(runs) == 1:
             said = f"From {form(values[0])} to {form(values[-1])}, b" + said[1:]
-        top = 1.0 if share else None
         svg = charts.line(
-            title, said, lines, y_label=title[0].lower() + title[1:] if title[1].islower() else title, height=230, width=340, top=top, percent_axis=share
-        )  # fmt: skip
+            title, said, lines, y_label=unit, height=230, width=340, top=1.0 if share else None, percent_axis=share
+        )
         panels.append(Plot(title, svg, said))
     return panels
 

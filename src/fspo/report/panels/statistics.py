@@ -105,7 +105,7 @@ def rules(run: Run) -> tuple[Rule | None, list[Rule], float]:
     assert run.records is not None
     table = run.records.last
     S, L, A = (table[name].to_numpy() for name in ("log_ratio", "length", "advantage"))
-    rate = float(1 - table["accepted"].mean())  # type: ignore[operator, arg-type]
+    rate = float(1 - table["accepted"].mean())  # type: ignore[operator]
     if rate < LOWEST_RATE:
         rate = USUAL_RATE
     own = own_rule(run)

@@ -83,7 +83,7 @@ def _answer(row: Row) -> str:
         facts.append(escape(row["task"]))
     return (
         f'<div class="answer"><p>{" · ".join(facts)}</p><div class="pair"><div><p>Prompt</p>'
-        f'<pre>{escape(row.get("prompt", ""))}</pre></div>'
+        f"<pre>{escape(row.get('prompt', ''))}</pre></div>"
         f"<div><p>Answer</p><pre>{escape(row.get('completion', ''))}</pre></div></div></div>"
     )
 
@@ -126,4 +126,6 @@ def _differences(runs: Sequence[Run]) -> str:
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     if not isinstance(value, dict):
         return {prefix: str(value)}
-    return {k: v for key, item in value.items() for k, v in _flat(item, f"{prefix}.{key}" if prefix else str(key)).items()}
+    return {
+        k: v for key, item in value.items() for k, v in _flat(item, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
