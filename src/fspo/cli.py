@@ -114,6 +114,12 @@ def evaluate(
             span = f"{row['low']:g} to {row['high']:g}"
             table.add_row(span, str(row["count"]), f"{row['accuracy']:.1%}", f"{low:.1%} to {high:.1%}")
         console.print(table)
+    if len(found.by_task) > 1:
+        table = Table("task", "answers", "accuracy", "95 % interval")
+        for name, row in found.by_task.items():
+            low, high = row["interval"]
+            table.add_row(name, str(row["count"]), f"{row['accuracy']:.1%}", f"{low:.1%} to {high:.1%}")
+        console.print(table)
     if json_out is not None:
         import json
 
@@ -231,7 +237,8 @@ def _answers(
         model = str(checkpoint.path_of(folder / "checkpoints", saved[-1]))
     policy = load(model, dtype=config.model.dtype, device=config.model.device)
     set_threads(policy, config.model.threads)
-    task = library.get(config.task)
+    asked = any(argument.partition("=")[0].split(".")[0] == "task" for argument in arguments or [])
+    task = library.get(config.task if asked else config.eval_task)
     with Scorer(task, **config.scoring.model_dump()) as scorer:
         return evaluate(
             policy, task, scorer, split=split, prompts=prompts, samples=samples, temperature=temperature,

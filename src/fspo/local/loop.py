@@ -63,7 +63,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     observer = observer or Nobody()
     _claim(folder, resume)
     configuration.write(config, folder / "config.yaml")
-    task = tasks.get(config.task)
+    task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
     saved = checkpoint.steps(folder / "checkpoints")
     policy = _policy(config, start, checkpoint.path_of(folder / "checkpoints", saved[-1]) if saved else None)
@@ -84,10 +84,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
+        examiner = scorer
+        if config.eval.task is not None:
+            examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
         sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
         asked_to_stop = stack.enter_context(_interrupt(observer))
         if not saved:
-            _evaluate(policy, task, scorer, config, 0, records, sinks, observer)
+            _evaluate(policy, held_out, examiner, config, 0, records, sinks, observer)
         for step in range(state.step + 1, config.steps + 1):
             clock = _Clock()
             experience, next_index = collect(policy, task, scorer, config, step, next_index)
@@ -121,7 +124,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
                 )
             last = step == config.steps
             if step % config.eval.every == 0 or last:
-                _evaluate(policy, task, scorer, config, step, records, sinks, observer)
+                _evaluate(policy, held_out, examiner, config, step, records, sinks, observer)
             if step % config.checkpoint.every == 0 or last or asked_to_stop():
                 rest = [e.to_json() for e in waiting]
                 state = checkpoint.State(

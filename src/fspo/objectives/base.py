@@ -165,14 +165,17 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     """Statistics of this batch alone, from one transfer of per-response numbers."""
     columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped]
     S, L, accepted, capped = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
-    mu = float(S.sum() / L.sum())
-    sigma = float(((S - mu * L) / L.sqrt()).square().mean().sqrt())
-    log_ess = 2 * torch.logsumexp(S, 0) - torch.logsumexp(2 * S, 0)
     return {
         "clip_rate": 1 - float(accepted.mean()),
         "capped": float(capped.mean()),
-        "mu": mu,
-        "sigma": sigma,
-        "ess": math.exp(float(log_ess)) / len(S),
+        **ratio_statistics(S, L),
         "on_policy": float(not S.any()),
     }
+
+
+def ratio_statistics(S: Tensor, L: Tensor) -> dict[str, float]:
+    """Drift a token, scale of (S - mu L) / sqrt(L), and effective sample size, of (B,) float64 on the host."""
+    mu = float(S.sum() / L.sum())
+    sigma = float(((S - mu * L) / L.sqrt()).square().mean().sqrt())
+    log_ess = 2 * torch.logsumexp(S, 0) - torch.logsumexp(2 * S, 0)
+    return {"mu": mu, "sigma": sigma, "ess": math.exp(float(log_ess)) / len(S)}
