@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,15 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
+
+class Engine(enum.StrEnum):
+    """Whose trainer runs a configuration."""
+
+    local = "local"
+    trl = "trl"
+    verl = "verl"
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="a YAML or TOML file first, then settings such as update.lr=2e-4 or objective.name=gspo"),
@@ -35,6 +45,8 @@ def train(
     out: Annotated[Path | None, typer.Option(help="folder of the run; default: runs/TASK-OBJECTIVE-SEED")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder, to the bit")] = False,
     report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
+    engine: Annotated[Engine, typer.Option(help="whose trainer runs the configuration")] = Engine.local,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
 ) -> None:
     """Train a policy. With no argument: a tiny model learns to sort, in minutes on two CPU cores.
 
@@ -42,15 +54,20 @@ def train(
     [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]
     [dim]fspo train objective.name=gspo task=add steps=200[/]
     [dim]fspo train --out runs/mine --resume[/]
+    [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
     _quiet()
+    if dry_run:
+        print(_described(config, folder, engine))
+        return
     from fspo.local.loop import RunInterruptedError
-    from fspo.local.loop import train as run
     from fspo.report.display import Display
 
+    run = _trainer(engine).train
+
     summary = {"model": config.model.path, "task": _label(config), "objective": config.objective["name"]}
-    again = f"fspo train --out {folder} --resume"
+    again = f"fspo train --out {folder} --resume" + (f" --engine {engine.value}" if engine is not Engine.local else "")
     try:
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             run(config, folder, resume=resume, observer=display)
@@ -200,6 +217,21 @@ def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> 
         path = str(out / "config.yaml")
     config = read(path, overrides)
     return config, out or Path("runs") / f"{_label(config)}-{config.objective['name']}-{config.seed}"
+
+
+def _trainer(engine: Engine) -> Any:
+    """The module whose `train` runs a configuration on this engine."""
+    from importlib import import_module
+
+    return import_module("fspo.local.loop" if engine is Engine.local else f"fspo.engines.run_{engine.value}")
+
+
+def _described(config: Any, folder: Path, engine: Engine) -> str:
+    if engine is not Engine.local:
+        return _trainer(engine).describe(config, folder)
+    import yaml
+
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def _label(config: Any) -> str:

@@ -45,6 +45,8 @@ class WarmupConfig(Settings):
 class RolloutConfig(Settings):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
+    engine: Literal["local", "vllm"] = Field("local", description="who samples: this package's decoder, or vLLM")
+    cache_gib: float = Field(2.0, gt=0, description="vLLM's memory for keys and values")
     prompts: int = Field(32, ge=1, description="prompts a step")
     group: int = Field(8, ge=2, description="answers a prompt")
     max_new_tokens: int = Field(64, ge=1, description="longest answer")

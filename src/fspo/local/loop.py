@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fspo import objectives, tasks
-from fspo.local import checkpoint
+from fspo.local import checkpoint, samplers
 from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
 from fspo.local.evaluate import evaluate
@@ -61,7 +61,8 @@ class RunInterruptedError(Exception):
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
     """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
     observer = observer or Nobody()
-    _claim(folder, resume)
+    samplers.require(config.rollout)
+    claim(folder, resume)
     configuration.write(config, folder / "config.yaml")
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
@@ -88,12 +89,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         if config.eval.task is not None:
             examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
         sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+        sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log"))
         asked_to_stop = stack.enter_context(_interrupt(observer))
         if not saved:
             _evaluate(policy, held_out, examiner, config, 0, records, sinks, observer)
         for step in range(state.step + 1, config.steps + 1):
             clock = _Clock()
-            experience, next_index = collect(policy, task, scorer, config, step, next_index)
+            experience, next_index = collect(policy, sampler, task, scorer, config, step, next_index)
             clock.lap("rollout")
             if config.rollout.staleness or reference is not None:
                 _take_logprobs(experience, policy, reference, config)
@@ -136,7 +138,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     return policy
 
 
-def _claim(folder: Path, resume: bool) -> None:
+def claim(folder: Path, resume: bool) -> None:
     """A folder holds one run: it is not overwritten, and only a run can be resumed."""
     used = (folder / "config.yaml").exists()
     if used and not resume:

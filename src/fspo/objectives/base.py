@@ -84,19 +84,25 @@ class Objective(Settings, ABC):
         ref_logprobs: Tensor | None = None,
         entropy: Tensor | None = None,
         sampler_logprobs: Tensor | None = None,
+        sampler_weights: Tensor | None = None,
     ) -> Output:
         """The loss of a batch of B responses, padded anywhere to T positions.
 
         logprobs, old_logprobs: (B, T) of the current and of the behaviour policy; advantages: (B,); mask: (B, T)
         bool, the trained tokens. `totals` are the sums over the whole batch when this is only a part of it: the
         losses of the parts then add up to the loss of the whole. `staleness` is the number of optimiser steps
-        since the answers were sampled; only objectives with a state look at it.
+        since the answers were sampled; only objectives with a state look at it. `sampler_weights` (B, T) are those of
+        an engine that has corrected for its sampler already.
         """
         batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
         surrogate = self.surrogate(batch)
         metrics = dict(surrogate.metrics)
         weights = None
-        if self.mismatch is not None:
+        if sampler_weights is not None:
+            if self.mismatch is not None:
+                raise ValueError("sampler_weights correct for the sampler already: leave the option mismatch out")
+            weights = _given(sampler_weights, "sampler_weights", "sampler_weights", batch)
+        elif self.mismatch is not None:
             sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
             weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
             outside = changed.to(batch.lengths.dtype) if changed.dim() == 1 else batch.share(changed)
