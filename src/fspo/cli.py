@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fspo.local.runtime import prepare
+from fspo.report import command
 
 app = typer.Typer(
     name="fspo",
@@ -165,15 +166,8 @@ def sample(
         )
 
 
-@app.command()
-def report(runs: Annotated[list[Path], typer.Argument(help="folders of runs")]) -> None:
-    """Write report.html into a run's folder."""
-    from fspo.report.page import write
-
-    for run in runs:
-        if not (run / "config.yaml").is_file():
-            raise ValueError(f"{run} is not the folder of a run: it has no config.yaml")
-        console.print(f"report: {write(run)}", soft_wrap=True)
+for report_command in (command.report, command.watch, command.explore):
+    app.command()(report_command)
 
 
 @app.command()
