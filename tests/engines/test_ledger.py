@@ -78,6 +78,49 @@ def test_an_on_policy_update_says_nothing_about_the_scale():
     assert ledger.totals(len(mask), int(mask.sum())).scale(0.0) == math.inf
 
 
+def test_an_update_where_nothing_moved_leaves_what_was_known():
+    ledger = Ledger(objectives.get("fspo", clip_rate=0.2), updates=2)
+    for seed in range(4):
+        new, old, A, mask = update(seed)
+        count = {"sequences": len(mask), "tokens": int(mask.sum())}
+        ledger.loss(new if seed == 1 else old, old, A, mask, **count)
+        ledger.close()
+    new, old, _, mask = update(1)
+    ledger.update = 1
+    known, measured = ledger.totals(len(mask), int(mask.sum())), Totals.of(new, old, mask)
+    assert known.scale(known.drift) == pytest.approx(measured.scale(measured.drift))
+
+
+def test_metrics_of_the_objective_are_those_of_all_rows():
+    objective = objectives.get("grpo", kl={"coef": 0.1})
+    new, old, A, mask = update(0)
+    whole = objective(new, old, A, mask, ref_logprobs=old - 0.1).metrics["kl_reference"]
+    ledger = Ledger(objective, 1)
+    for part in (slice(0, 5), slice(5, 24)):
+        batch = [value[part] for value in (new, old, A, mask)]
+        ledger.loss(*batch, sequences=24, tokens=int(mask.sum()), ref_logprobs=old[part] - 0.1)
+    metrics = ledger.close()
+    assert metrics["kl_reference"] == pytest.approx(whole, rel=1e-5)
+    assert metrics["kl"] == pytest.approx(-Totals.of(new, old, mask).drift_low_variance, rel=1e-5)
+
+
+def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path):
+    ledger = Ledger(objectives.get("fspo"), updates=3, folder=tmp_path)
+    new, old, A, mask = update(0)
+    for trained in (mask & False, mask):
+        loss = ledger.loss(new, old, A, trained, sequences=len(mask), tokens=int(mask.sum())).loss
+        loss.backward()
+        ledger.close()
+    assert not (tmp_path / "records").exists()
+    ledger.flush()
+    assert set(pl.read_parquet(tmp_path / "records")["update"]) == {1}
+    for _ in range(4):  # to the end of this rollout, and one with nothing to train on, which leaves no record
+        ledger.loss(new, old, A, mask & False, sequences=len(mask), tokens=1)
+        assert ledger.close() == {}
+    assert (ledger.step, ledger.update) == (3, 0)
+    assert set(pl.read_parquet(tmp_path / "records")["step"]) == {1}
+
+
 def test_records_have_every_row_of_every_update(tmp_path):
     ledger = Ledger(objectives.get("fspo"), updates=2, folder=tmp_path)
     for seed in range(4):

@@ -46,6 +46,8 @@ class Ledger:
         self._parts: list[dict[str, list[Any]]] = []  # of this rank, since the last close
         self._rows: dict[str, list[Any]] = {}  # of all ranks, since the rollout began
         self._metrics: dict[str, Any] = {}
+        self._moved: set[int] = set()  # updates of this rollout at which the policy had moved
+        self._old_rows = True  # an earlier run may have written what this one is going to write
         self._records = Records(Path(folder), keep_rows=True) if folder is not None and _rank() == 0 else None
 
     def loss(
@@ -84,7 +86,7 @@ class Ledger:
         part = {"length": out.lengths, "log_ratio": out.log_ratio, "accepted": out.accepted}
         part |= {"advantage": scalar, "kl": kl}
         known = {name: values.detach().double().cpu().tolist() for name, values in part.items()}
-        self._parts.append({**known, **(columns or {})})
+        self._parts.append({**known, "metrics": [out.metrics] * len(known["length"]), **(columns or {})})
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
@@ -94,7 +96,7 @@ class Ledger:
         is known, so that the drift is 0 and a calibrated band is open.
         """
         known = self._known.get(self.update, self._known.get(self.update - 1))
-        if known is None or not _moved(known):
+        if known is None:
             return Totals(sequences, tokens, 0.0, math.inf, 0.0)
         mu = known.drift
         square = sequences * known.scale(mu) ** 2 + mu * mu * tokens
@@ -109,41 +111,58 @@ class Ledger:
         self._parts = []
         metrics = self._learn(columns) if columns["length"] else {}
         if self._records is not None:
-            self._keep(self._records, columns, metrics, extra)
+            self._keep(columns, metrics, extra)
         self.update += 1
         if self.update == self.updates:
+            self.flush()
+            self._rows, self._metrics, self._moved = {}, {}, set()
             self.step, self.update = self.step + 1, 0
         return metrics
+
+    def flush(self) -> None:
+        """Write what there is of a rollout, for a trainer that stops before its updates are over."""
+        if self._records is not None and self._rows.get("step"):
+            self._write(self._records)
 
     def _learn(self, columns: dict[str, list[Any]]) -> dict[str, Any]:
         """What the rows of an update say about its place in the rollout, and about clipping."""
         S, L, accepted = (np.array(columns[name], dtype=np.float64) for name in ("log_ratio", "length", "accepted"))
-        known = Totals(len(S), math.fsum(L), math.fsum(S), math.fsum(S * S / L), math.fsum(columns["kl"]))
-        self._known[self.update] = known
+        sums = Totals(len(S), math.fsum(L), math.fsum(S), math.fsum(S * S / L), math.fsum(columns["kl"]))
+        moved = sums.scale(0.0) > ROUNDING
+        if moved:  # an update at which nothing had moved says nothing about the drift and scale of the next
+            self._known[self.update] = sums
+            self._moved.add(self.update)
         s, n = torch.from_numpy(S), torch.from_numpy(L)
         self.objective.observe(s, n, self.update)
-        metrics = {"on_policy": not _moved(known), "clip_rate": float(1 - accepted.mean()), **ratio_statistics(s, n)}
-        return metrics | clipping(S, L, accepted, BINS) if _moved(known) else metrics
+        said = columns["metrics"]
+        metrics: dict[str, Any] = {key: float(np.mean([row[key] for row in said])) for key in said[0]}
+        metrics |= {"on_policy": not moved, "clip_rate": float(1 - accepted.mean()), "kl": -sums.drift_low_variance}
+        metrics |= ratio_statistics(s, n)
+        return metrics | clipping(S, L, accepted, BINS) if moved else metrics
 
-    def _keep(self, records: Records, columns: dict[str, list[Any]], metrics: dict[str, Any], extra: Any) -> None:
-        """Rows of the update; at the end of the rollout they and its metrics are written."""
+    def _keep(self, columns: dict[str, list[Any]], metrics: dict[str, Any], extra: dict[str, Any]) -> None:
+        """Hold the rows of the update until the rollout ends."""
         count = len(columns["length"])
         place = {"step": self.step, "update": self.update, "staleness": self.update}
         known = columns | {name: [value] * count for name, value in place.items()}
         for name in SCHEMA.names:
             self._rows.setdefault(name, []).extend(known.get(name, [None] * count))
         self._metrics = {key: value for key, value in self._metrics.items() if key != "on_policy"} | metrics | extra
-        if self.update + 1 < self.updates:
-            return
+
+    def _write(self, records: Records) -> None:
+        """The rows of the rollout and its metrics."""
+        if self._old_rows:
+            records.cut(self.step - 1)
+            self._old_rows = False
         rows = {name: np.array(self._rows[name]) for name in ("log_ratio", "length", "accepted", "update")}
-        moved = np.isin(rows["update"], [update for update, totals in self._known.items() if _moved(totals)])
-        summary = self._metrics | {"step": self.step, "updates": self.updates, "on_policy": not moved.any()}
+        moved = np.isin(rows["update"], sorted(self._moved))
+        done = len(np.unique(rows["update"]))
+        summary = self._metrics | {"step": self.step, "updates": done, "on_policy": not moved.any()}
         if moved.any():
             S, L, accepted = (rows[name][moved] for name in ("log_ratio", "length", "accepted"))
             summary |= clipping(S, L, accepted, BINS)
         records.rows(self.step, self._rows)
         records.append("metrics", summary)
-        self._rows, self._metrics = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
         """What has been learnt, as plain numbers that JSON can hold; taken between two rollouts."""
@@ -164,17 +183,11 @@ class Ledger:
         self.step, self.update = state["step"], 0
         self._known = {int(update): Totals.from_vector(vector) for update, vector in state["known"].items()}
         self.objective.load_state_dict(state["objective"])
-        if self._records is not None:
-            self._records.cut(self.step - 1)
+        self._parts, self._rows, self._metrics, self._moved, self._old_rows = [], {}, {}, set(), True
 
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _moved(totals: Totals) -> bool:
-    """Whether the policy had moved since the answers were sampled."""
-    return totals.scale(0.0) > ROUNDING
 
 
 def _gathered(parts: list[dict[str, list[Any]]], copies: int) -> dict[str, list[Any]]:
