@@ -32,9 +32,8 @@ def main(fd: int) -> None:
 
 class Engine:
     def start(self, settings: dict[str, Any]) -> None:
-        from vllm.platforms import current_platform
-
         from vllm import LLM
+        from vllm.platforms import current_platform
 
         self.cpu = current_platform.is_cpu()
         self.llm = LLM(
