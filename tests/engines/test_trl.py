@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 from trl import GRPOConfig, GRPOTrainer, TrlParser
-from trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
+from trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 import fspo
 from fspo import report
@@ -331,3 +331,22 @@ def test_a_kl_penalty_of_ours_makes_trl_keep_a_reference(tmp_path: Path) -> None
     config = FSPOConfig(**settings(tmp_path, objective_args={"kl": {"coef": 0.2, "kind": "k2"}}))
     assert config.beta == 0.2
     assert config.make_objective().kl == fspo.objectives.KLPenalty(coef=0.2, kind="k2")
+
+
+def test_the_documented_change_of_a_grpo_script_runs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The difference in docs/engines.md is at most three lines, and what stands after it trains."""
+    text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    lines = text.split("```diff\n")[1].split("```")[0].splitlines()
+    before, after = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
+    assert len(after) == len(before) <= 3
+    assert [re.sub("FSPO", "GRPO", line) for line in after[1:]] == before[1:]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"model": str(model), "reward": reward, "dataset": prompts(1)}
+    here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
+    exec("\n".join(after).replace("num_iterations=2", here), names)
+    names["trainer"].train()
+    found = report.load("out/fspo")
+    assert found.objective["name"] == "fspo"
+    assert len(found.metrics) == 3

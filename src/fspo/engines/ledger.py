@@ -135,7 +135,7 @@ class Ledger:
         s, n = torch.from_numpy(S), torch.from_numpy(L)
         self.objective.observe(s, n, self.update)
         said = columns["metrics"]
-        metrics: dict[str, Any] = {key: float(np.mean([row[key] for row in said])) for key in said[0]}
+        metrics: dict[str, Any] = {key: _mean([row[key] for row in said]) for key in said[0]}
         metrics |= {"on_policy": not moved, "clip_rate": float(1 - accepted.mean()), "kl": -sums.drift_low_variance}
         metrics |= ratio_statistics(s, n)
         return metrics | clipping(S, L, accepted, BINS) if moved else metrics
@@ -188,6 +188,11 @@ class Ledger:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _mean(values: list[float]) -> float:
+    """What is the same in all parts, such as the band, comes back as it was, to the bit."""
+    return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
 def _gathered(parts: list[dict[str, list[Any]]], copies: int) -> dict[str, list[Any]]:
