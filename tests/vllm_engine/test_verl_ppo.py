@@ -23,6 +23,8 @@ from fspo.local import models
 STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 HERE = Path(__file__).parent
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # two or three minutes on two quiet cores
+
 SETTINGS = f"""
 data.train_batch_size={PROMPTS} data.max_prompt_length=16 data.max_response_length=24 data.dataloader_num_workers=0
 actor_rollout_ref.model.use_remove_padding=False actor_rollout_ref.model.enable_gradient_checkpointing=False
@@ -122,7 +124,7 @@ def run(folder: Path) -> Path:
             start_new_session=True,
         )  # fmt: skip
         try:
-            code = trainer.wait(timeout=540)
+            code = trainer.wait(timeout=1200)
         finally:
             if trainer.poll() is None:
                 trainer.kill()

@@ -25,6 +25,7 @@ from fspo.engines.translate import chats, place, refuse, rows, start
 from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
 from fspo.local.loop import Nobody, Observer, RunInterruptedError, claim
+from fspo.local.records import Records
 from fspo.tasks.scoring import Scorer
 
 MISSING = {
@@ -167,6 +168,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     _prompts(config, folder)
     latest = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
     resumed = int(latest.read_text()) if resume and latest.is_file() else 0
+    Records(folder, keep_rows=True).cut(resumed)  # what came after the checkpoint is written again
     words = command(overrides(config, folder, chat, resumed) | {f"{MODEL}.path": start(config, folder)})
     watcher.note(f"verl writes to {folder / 'verl.log'}")
     with (folder / "verl.log").open("a") as log:

@@ -89,12 +89,14 @@ class _Actor:
     """The updates of an actor: which rows belong to which, and what came of them."""
 
     def __init__(self, policy: PolicyLoss, config: ActorConfig) -> None:
-        from fspo.engines.ledger import Ledger  # not before it is needed: verl imports this module everywhere
+        # Not before they are needed: verl imports this module everywhere.
+        from fspo.engines.ledger import Ledger
+        from fspo.local.records import read_lines
 
         _check(policy, config)
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         folder = None if policy.records is None else Path(policy.records)
-        if folder is not None and not policy.start and (folder / "metrics.jsonl").exists():
+        if folder is not None and not policy.start and read_lines(folder / "metrics.jsonl"):
             raise ValueError(f"{folder} already holds a run: choose another policy_loss.records, or give start")
         copies = world // config.global_batch_info.get("dp_size", world)
         self.ledger = Ledger(policy.build(), policy.updates, folder, copies)
@@ -125,8 +127,7 @@ class _Actor:
                 f"{ranks} ranks: an update cannot be told from the next"
             )
         self.rows = 0
-        band = {key: out.metrics[key] for key in ("drift", "c_low", "c_high") if key in out.metrics}
-        metrics: dict[str, Any] = band | self.ledger.close(**band)
+        metrics = self.ledger.close()
         if self.ledger.update == 0:
             self.ledger.keep_state()
         rates = {f"clip_by_length/{k}": row["clip_rate"] for k, row in enumerate(metrics.pop("clip_by_length", []), 1)}
