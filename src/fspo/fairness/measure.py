@@ -135,6 +135,7 @@ def report_of_sums(
     confidence: float = 0.95,
     attribute: str = "length",
     seed: int = 0,
+    draws: int = 4000,
 ) -> FairnessReport:
     """The report from what each bin adds up to: its rows, what clipping took of them, weights and their squares."""
     weight = count.astype(np.float64) if weight is None else weight
@@ -148,8 +149,8 @@ def report_of_sums(
     overall = 1 - float(clipped.sum() / weight.sum())
     r = rate / overall if overall else np.ones(k)
 
-    draws = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (4000, k))
-    moved = np.abs(draws / (draws @ share)[:, None] - r).max(1)
+    drawn = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, k))
+    moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
     lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, confidence))
     table = [
         Bin(labels[i], *ranges[i], int(count[i]), float(share[i]), float(rate[i]),
