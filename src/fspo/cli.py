@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fspo.auditing.command import audit
 from fspo.local.runtime import prepare
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+app.command()(audit)
 
 Overrides = Annotated[
     list[str] | None,

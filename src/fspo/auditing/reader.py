@@ -65,9 +65,10 @@ class Reader:
         values = self._filled(role)
         numbers = values.to_numpy()
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
-        if not (numbers.min() >= low and numbers.max() <= high):  # also where NaN
-            bad = ~((numbers >= low) & (numbers <= high))
-            self.fail(bad, role, f"is {numbers[bad][0]:g}{WANTED.get(role, '')}")
+        if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
+            wide = numbers.astype(np.float64)
+            bad = ~((wide >= low) & (wide <= high))
+            self.fail(bad, role, f"is {wide[bad][0]:g}{WANTED.get(role, '')}")
         return numbers
 
     def _filled(self, role: str) -> pl.Series:

@@ -25,8 +25,8 @@ class Recommendation:
     snippets: dict[str, str]
 
 
-def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Recommendation:
-    """The band that clips `clip_rate` of these answers, half of it on each side, by quantiles of z.
+def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Recommendation | None:
+    """The band that clips `clip_rate` of these answers, half of it on each side, by quantiles of z; None if none does.
 
     With advantages, only those that clipping acts on count: A > 0 above, A < 0 below. The exponent is 1/2 unless the
     interval of H lies clear of it.
@@ -41,9 +41,9 @@ def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Rec
     for side in (-1, 1):
         tail = np.sort(side * z[answers.sign == side] if known else side * z)
         place = len(tail) - 1 - round(wanted)
-        if place < 0:
-            raise ValueError(f"a clip rate of {clip_rate:g} is more than the advantages leave to clip: ask for less")
-        widths.append(max(0.0, float(f"{tail[place]:.4g}")))
+        if place < 0 or tail[place] < 0:
+            return None
+        widths.append(float(f"{tail[place]:.4g}"))
     c_low, c_high = widths
     outside = float(np.mean((z < -c_low) | (z > c_high)))
     return Recommendation(clip_rate, outside, answers.mu, c_low, c_high, H, snippets(c_low, c_high, H))

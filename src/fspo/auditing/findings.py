@@ -13,12 +13,13 @@ from fspo.auditing import rule as rules
 from fspo.auditing.bins import Bins, quantile_edges
 from fspo.auditing.gather import Pass
 from fspo.auditing.methods import Answers, Comparison, compare
-from fspo.auditing.recommend import recommend
+from fspo.auditing.recommend import Recommendation, recommend
 from fspo.auditing.results import FEW, TOLERANCE, Audit, LengthRow, Shape, Span
 from fspo.auditing.sample import Array
 from fspo.auditing.sources import open_sources
 from fspo.fairness.measure import FairnessReport, measure, wilson
 from fspo.fairness.scaling import ScalingLaw, scaling_law_of_sums
+from fspo.report.text import percent
 
 SPANS = 10
 CAP = 20.0  # of an exponent, as the objectives have it
@@ -92,7 +93,7 @@ class Findings:
             ess=_ess(self.answers.log_ratio) if self.answers else None,
             lengths=self._lengths(),
             spans=self._spans(),
-            recommendation=recommend(self.answers, law, rate) if enough and self.answers else None,
+            recommendation=self._recommendation(law, rate) if enough else None,
             notes=self.notes,
         )
 
@@ -201,6 +202,13 @@ class Findings:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
 
+    def _recommendation(self, law: ScalingLaw | None, rate: float) -> Recommendation | None:
+        assert self.answers is not None
+        band = recommend(self.answers, law, rate)
+        if band is None:
+            self.notes.append(f"No band clips {percent(rate)} with half on each side: ask for less with --clip-rate.")
+        return band
+
     # --- lengths and training ---------------------------------------------------------------------------------------
 
     def _lengths(self) -> list[LengthRow]:
@@ -295,15 +303,17 @@ def _shape(answers: Answers, law: ScalingLaw, confidence: float) -> Shape:
 def _verdict(report: FairnessReport | None) -> str:
     if report is None:
         return "cannot tell how fair the run's own clipping is: see the notes"
-    if min(b.count for b in report.bins) < FEW:
-        small = min(report.bins, key=lambda b: b.count)
+    small = min(report.bins, key=lambda b: b.count)
+    if small.count < FEW:
         return f"cannot tell: the bin {small.label} has {small.count} rows, and a rate needs {FEW}: use fewer bins"
+    if len(report.bins) == 1:
+        return f"cannot tell: all rows have the {report.attribute} {small.label}, so there is nothing to compare"
     (low, high), worst = report.lre_interval, max(report.bins, key=lambda b: abs(b.reweighting - 1))
     if low > TOLERANCE:
         return (
-            f"unfair: {report.attribute} {worst.label} is clipped {worst.clip_rate:.1%} against "
-            f"{report.clip_rate:.1%} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
+            f"unfair: {report.attribute} {worst.label} is clipped {percent(worst.clip_rate)} against "
+            f"{percent(report.clip_rate)} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
         )
     if high <= TOLERANCE:
-        return f"fair: every bin's acceptance is within {high:.1%} of the average, relatively"
+        return f"fair: every bin's acceptance is within {percent(high)} of the average"
     return f"cannot tell: the LRE is between {low:.3f} and {high:.3f}, and fair means at most {TOLERANCE:g}"
