@@ -85,7 +85,9 @@ def _statistic(name: str, objective: Any, a: Answers) -> tuple[Array, float, flo
     """What the method looks at, and its default half-widths around 0."""
     if name == "fspo_adaptive":  # its bounds are quantiles: it looks at the rank, and a half-width of 1 clips nothing
         z = (a.log_ratio - a.mu * a.lengths) / np.sqrt(a.lengths)
-        return 2 * (np.argsort(np.argsort(z)) + 0.5) / len(z) - 1, 1.0, 1.0
+        rank = np.empty(len(z))
+        rank[np.argsort(z)] = np.arange(len(z))
+        return 2 * (rank + 0.5) / len(z) - 1, 1.0, 1.0
     if name in ("fspo", "fspo_studentized"):
         square = a.lengths
         if name == "fspo_studentized":
@@ -136,7 +138,7 @@ def _soft(name: str, accepted: Callable[[float], Array], rate: float, parameters
     ends = (math.log(1e-6), math.log(1e6))
     if miss(ends[0]) * miss(ends[1]) > 0:
         return Comparison(name, note=f"cannot clip {rate:.1%} with any scale")
-    scale = math.exp(brentq(miss, *ends, xtol=1e-4))
+    scale = math.exp(brentq(miss, *ends, xtol=1e-3))
     return Comparison(name, parameters(scale), accepted(scale))
 
 
