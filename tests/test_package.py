@@ -13,7 +13,7 @@ import fspo
 
 SOURCE = Path(fspo.__file__).parent
 # Later ones may import earlier ones.
-LAYERS = ("settings", "objectives", "advantages", "fairness", "tasks", "local", "report", "cli")
+LAYERS = ("settings", "objectives", "advantages", "fairness", "tasks", "local", "report", "auditing", "cli")
 
 
 def test_importing_the_library_is_quick_and_light() -> None:

@@ -11,7 +11,14 @@ from fspo.local.records import SCHEMA
 
 
 def answers(
-    n: int, *, mu: float = -3e-4, sigma: float = 0.02, H: float = 0.5, seed: int = 0, longest: int = 4000, steps: int = 0
+    n: int,
+    *,
+    mu: float = -3e-4,
+    sigma: float = 0.02,
+    H: float = 0.5,
+    seed: int = 0,
+    longest: int = 4000,
+    steps: int = 0,
 ) -> pl.DataFrame:
     """Lengths from 8 up, advantages of either sign; `accepted` is GSPO's rule."""
     rng = np.random.default_rng(seed)
@@ -21,7 +28,7 @@ def answers(
     clipped = ((A > 0) & (S > 4e-4 * L)) | ((A < 0) & (S < -3e-4 * L))
     frame = pl.DataFrame({
         "length": L, "log_ratio": S, "advantage": A, "accepted": 1.0 - clipped, "reward": (A > 0).astype(float),
-        "truncated": L > 0.9 * longest, "task": rng.choice(["sort", "add", "count"], n),
+        "truncated": 0.9 * longest < L, "task": rng.choice(["sort", "add", "count"], n),
     })  # fmt: skip
     return frame if not steps else frame.with_columns(pl.Series("step", np.arange(n) * steps // n))
 

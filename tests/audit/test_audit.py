@@ -232,7 +232,7 @@ def test_verdicts() -> None:
     verdict = fspo.audit(frame).verdict
     assert verdict.startswith("unfair: length ")
     assert "3999 is clipped" in verdict  # GSPO spares the longest
-    fair = frame.with_columns(accepted=pl.Series(np.random.default_rng(0).random(20_000) > 0.02).cast(pl.Float64))
+    fair = frame.with_columns(accepted=pl.Series(np.random.default_rng(99).random(20_000) > 0.02).cast(pl.Float64))
     assert fspo.audit(fair).verdict.startswith("fair")
     assert fspo.audit(fair.head(400)).verdict.startswith("cannot tell: the LRE is between")
     few = fspo.audit(fair.head(100))
@@ -275,8 +275,8 @@ def test_a_verl_rollout_dump(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for step in (1, 2):
         lines = [
-            {"input": "2 + 2 =", "output": "x" * int(rng.integers(0, 90)), "gts": "4", "score": float(k % 2), "step": step,
-             "uid": f"{k}_0_0"} for k in range(150)
+            {"input": "2 + 2 =", "output": "x" * int(rng.integers(0, 90)), "gts": "4", "score": float(k % 2),
+             "step": step, "uid": f"{k}_0_0"} for k in range(150)
         ]  # fmt: skip
         (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = fspo.audit(tmp_path)
@@ -320,7 +320,9 @@ class Page(HTMLParser):
 
 def test_json_and_page(tmp_path: Path) -> None:
     nasty = '<script>alert("x")</script>\x1b[31m'
-    frame = answers(2000, steps=20).with_columns(task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task"))
+    frame = answers(2000, steps=20).with_columns(
+        task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task")
+    )
     found = fspo.audit(frame, by="task")
     found.write_html(tmp_path / "a.html")
     found.write_json(tmp_path / "a.json")

@@ -25,7 +25,7 @@ TEXTS = [
     ("a.csv", CSV + "5,0.1\n5,0.1,1,7\n", "row 3 has 2 fields where the header has 3"),
     ("a.csv", "length,log_ratio\n", "has no rows"),
     ("a.csv", "", "is empty"),
-    ("a.csv", "size,log_ratio\n3,0.1\n", "has no length of the answers: give --length COLUMN; its columns: size, log_ratio"),
+    ("a.csv", "size,log_ratio\n3,0.1\n", "has no length of the answers: give --length COLUMN; its columns: size"),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', "row 2 is not a line of JSON"),
     ("a.jsonl", LINE + "[1, 2]\n", "row 2 is [1, 2] where an object is needed"),
     ("a.jsonl", LINE + '{"length": "long", "log_ratio": 1}\n', "row 2, column 'length' is 'long' where a number"),
@@ -49,7 +49,7 @@ TEXTS = [
 @pytest.mark.parametrize(("name", "text", "sentence"), TEXTS, ids=range(len(TEXTS)))
 def test_broken_text(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match="^[^\n]+$") as error:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         fspo.audit(tmp_path / name)
     assert sentence in str(error.value)
     assert str(tmp_path / name) in str(error.value)
@@ -61,7 +61,11 @@ FRAMES = [
     ({"length": [3, 4], "log_ratio": [0.1, math.nan]}, {}, "the frame, row 2, column 'log_ratio' is nan"),
     ({"length": [3, 4], "log_ratio": [0.1, 1e200]}, {}, "the frame, row 2, column 'log_ratio' is 1e+200"),
     ({"length": ["3"], "log_ratio": [0.1]}, {}, "has no length of the answers"),
-    ({"n": ["3"], "log_ratio": [0.1]}, {"columns": {"length": "n"}}, "column 'n' holds text, which cannot be the length"),
+    (
+        {"n": ["3"], "log_ratio": [0.1]},
+        {"columns": {"length": "n"}},
+        "column 'n' holds text, which cannot be the length",
+    ),
     ({"length": [3], "log_ratio": [0.1]}, {"columns": {"length": "lenght"}}, "no column 'lenght'"),
     ({"length": [3], "log_ratio": [0.1]}, {"by": "tsk"}, "no column 'tsk'"),
     ({"length": [3], "new": [0.1]}, {"columns": {"logprobs": "new"}}, "give --old-logprobs NAME"),
@@ -79,7 +83,7 @@ FRAMES = [
 
 @pytest.mark.parametrize(("data", "options", "sentence"), FRAMES, ids=range(len(FRAMES)))
 def test_broken_frames(data: dict, options: dict, sentence: str) -> None:
-    with pytest.raises(ValueError, match="^[^\n]+$") as error:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         fspo.audit(pl.DataFrame(data, strict=False), **options)
     assert sentence in str(error.value)
 

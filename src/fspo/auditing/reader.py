@@ -64,6 +64,8 @@ class Reader:
     def _numbers(self, role: str) -> Array:
         values = self._filled(role)
         numbers = values.to_numpy()
+        if (numbers.dtype.kind != "f" and role not in LIMITS) or numbers.dtype == bool:
+            return numbers
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
         if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
             wide = numbers.astype(np.float64)
