@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fspo.auditing.command import audit
 from fspo.local.runtime import prepare
 from fspo.report import command
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+app.command()(audit)
 
 
 class Engine(enum.StrEnum):
