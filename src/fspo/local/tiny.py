@@ -13,7 +13,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-SPECIAL = ("<pad>", "<bos>", "<eos>")
+SPECIAL = ("<pad>", "<bos>", "<|im_end|>")  # the end is that of Qwen3: verl asks its tokenizers for it
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n:=+-*/()[]{}<>,.?#|;_^!"
 """61 characters; with the three special tokens the vocabulary has 64 entries."""
 
