@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fspo.auditing.command import audit
 from fspo.local.runtime import prepare
+from fspo.report import command
 
 app = typer.Typer(
     name="fspo",
@@ -22,6 +24,7 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+app.command()(audit)
 
 
 class Engine(enum.StrEnum):
@@ -165,15 +168,8 @@ def sample(
         )
 
 
-@app.command()
-def report(runs: Annotated[list[Path], typer.Argument(help="folders of runs")]) -> None:
-    """Write report.html into a run's folder."""
-    from fspo.report.page import write
-
-    for run in runs:
-        if not (run / "config.yaml").is_file():
-            raise ValueError(f"{run} is not the folder of a run: it has no config.yaml")
-        console.print(f"report: {write(run)}", soft_wrap=True)
+for report_command in (command.report, command.watch, command.explore):
+    app.command()(report_command)
 
 
 @app.command()

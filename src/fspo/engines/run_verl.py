@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -132,7 +133,7 @@ def _hydra(value: Any) -> str:
         return "{" + ",".join(f"{key}:{_hydra(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_hydra, value)) + "]"
-    if isinstance(value, str) and not value.replace("_", "").replace(".", "").isalnum():
+    if isinstance(value, str) and not re.fullmatch(r"[\w./+%@-]+", value):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return json.dumps(value) if not isinstance(value, str) else value
 

@@ -116,19 +116,41 @@ def measure(
     k = len(labels)
     count = np.bincount(index, minlength=k)
     weight = np.bincount(index, weight_values, k)
-    squares = np.bincount(index, weight_values**2, k)
-    if not weight.all():
-        raise ValueError(f"bin {labels[int(np.argmin(weight))]} has no weight: use fewer bins")
     # By what is clipped: where nothing is, rates are 1 and the LRE is 0 exactly.
     clipped = np.bincount(index, weight_values * (1 - accepted_values), k)
+    return report_of_sums(
+        labels, ranges, count, clipped, weight=weight, squares=np.bincount(index, weight_values**2, k),
+        confidence=confidence, attribute=attribute or ("length" if by is None else "attribute"), seed=seed,
+    )  # fmt: skip
+
+
+def report_of_sums(
+    labels: Sequence[str],
+    ranges: Sequence[Interval],
+    count: NDArray[Any],
+    clipped: NDArray[Any],
+    *,
+    weight: NDArray[Any] | None = None,
+    squares: NDArray[Any] | None = None,
+    confidence: float = 0.95,
+    attribute: str = "length",
+    seed: int = 0,
+    draws: int = 4000,
+) -> FairnessReport:
+    """The report from what each bin adds up to: its rows, what clipping took of them, weights and their squares."""
+    weight = count.astype(np.float64) if weight is None else weight
+    squares = weight if squares is None else squares
+    if not weight.all():
+        raise ValueError(f"bin {labels[int(np.argmin(weight))]} has no weight: use fewer bins")
+    k = len(labels)
     rate = 1 - clipped / weight
     effective = weight**2 / squares
     share = weight / weight.sum()
     overall = 1 - float(clipped.sum() / weight.sum())
     r = rate / overall if overall else np.ones(k)
 
-    draws = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (4000, k))
-    moved = np.abs(draws / (draws @ share)[:, None] - r).max(1)
+    drawn = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, k))
+    moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
     lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, confidence))
     table = [
         Bin(labels[i], *ranges[i], int(count[i]), float(share[i]), float(rate[i]),
@@ -136,7 +158,7 @@ def measure(
         for i in range(k)
     ]  # fmt: skip
     return FairnessReport(
-        attribute=attribute or ("length" if by is None else "attribute"),
+        attribute=attribute,
         bins=table,
         lre=lre,
         lre_interval=(max(0.0, lre - q), lre + q),

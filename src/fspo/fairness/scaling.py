@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.columns import log_ratio_and_length
+from fspo.fairness.columns import Column, log_ratio_and_length
 from fspo.fairness.measure import Interval
 
 
@@ -37,37 +37,49 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike, *, confidence: float =
     Gaussian.
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
-    if len(S) < 10:
-        raise ValueError(f"a scaling law needs at least 10 responses, not {len(S)}")
-    x = np.log(L)
-    centre = x.mean()
+    return scaling_law_of_sums(L, np.ones_like(S), S, S * S, sample=(S, L), confidence=confidence)
+
+
+def scaling_law_of_sums(
+    lengths: Column,
+    count: Column,
+    total: Column,
+    square: Column,
+    *,
+    sample: tuple[Column, Column],
+    confidence: float = 0.95,
+) -> ScalingLaw:
+    """The same fit from the count, the sum of S and the sum of S^2 of each length.
+
+    The equations need no more than these sums. The intervals need fourth moments as well, and take them from
+    `sample`, S and L of some or all of the responses.
+    """
+    n = float(count.sum())
+    if n < 10:
+        raise ValueError(f"a scaling law needs at least 10 responses, not {n:g}")
+    x = np.log(lengths)
+    centre = float(count @ x) / n
     x = x - centre  # so that sigma and H are nearly independent
     if x.max() - x.min() < 1e-9:
-        raise ValueError(f"all responses have the length {L[0]:g}: an exponent needs different lengths")
-    H, mu, square = 0.5, float(S.sum() / L.sum()), 0.0
+        raise ValueError(f"all responses have the length {lengths[0]:g}: an exponent needs different lengths")
+    H, mu, variance = 0.5, 0.0, 0.0
     for _ in range(100):
         spread = np.exp(-2 * H * x)
-        mu = float((S * L * spread).sum() / (L * L * spread).sum())
-        u2 = (S - mu * L) ** 2 * spread
-        square = float(u2.mean())
-        if not square:
+        mu = float((total * lengths) @ spread) / float((count * lengths**2) @ spread)
+        u2 = np.maximum(square - 2 * mu * lengths * total + count * (mu * lengths) ** 2, 0.0) * spread
+        variance = float(u2.sum()) / n
+        if not variance:
             raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
-        u2 = u2 / square
+        u2 = u2 / variance
         # Newton's step of the profiled equation in H, held short of overshooting.
-        weighted = float((u2 * x).mean())
-        step = weighted / (2 * max(float((u2 * x * x).mean()) - weighted**2, 1e-12))
+        weighted = float(u2 @ x) / n
+        step = weighted / (2 * max(float(u2 @ (x * x)) / n - weighted**2, 1e-12))
         H += max(-0.25, min(0.25, step))
         if abs(step) < 1e-10:
             break
+    h_error, scale_error, mu_error = _errors(*sample, centre, mu, H, variance) / math.sqrt(n)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    n, score, variance = len(S), u2 - 1, float((x * x).mean())
-    h_error = math.sqrt(float((score**2 * x**2).sum())) / (2 * n * variance)
-    # log sigma at log L = 0 is log sigma at the centre minus H times the centre: the errors combine by influence.
-    influence = score / 2 - centre * score * x / (2 * variance)
-    scale = math.sqrt(square) * math.exp(-H * centre)
-    scale_error = math.sqrt(float((influence**2).sum())) / n
-    precision = L * np.exp(-2 * H * x)
-    mu_error = math.sqrt(float(((S - mu * L) ** 2 * precision**2).sum())) / float((L * precision).sum())
+    scale = math.sqrt(variance) * math.exp(-H * centre)
     return ScalingLaw(
         exponent=H,
         interval=(H - z * h_error, H + z * h_error),
@@ -75,5 +87,18 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike, *, confidence: float =
         mu=mu,
         mu_interval=(mu - z * mu_error, mu + z * mu_error),
         scale_interval=(scale * math.exp(-z * scale_error), scale * math.exp(z * scale_error)),
-        count=n,
+        count=int(n),
     )
+
+
+def _errors(S: Column, L: Column, centre: float, mu: float, H: float, variance: float) -> Column:
+    """Sandwich errors of H, log sigma and mu, for one response."""
+    x = np.log(L) - centre
+    spread = np.exp(-2 * H * x)
+    residual = S - mu * L
+    score, width = residual**2 * spread / variance - 1, float((x * x).mean())
+    h_error = math.sqrt(float((score**2 * x**2).mean())) / (2 * width)
+    # log sigma at log L = 0 is log sigma at the centre minus H times the centre: the errors combine by influence.
+    influence = score / 2 - centre * score * x / (2 * width)
+    mu_error = math.sqrt(float(((residual * L * spread) ** 2).mean())) / float((L * L * spread).mean())
+    return np.array([h_error, math.sqrt(float((influence**2).mean())), mu_error])

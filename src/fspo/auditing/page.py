@@ -1,0 +1,107 @@
+"""An audit as one HTML file that opens from disk, with no script and no request to anywhere."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from fspo.auditing.results import FEW, Audit
+from fspo.auditing.tables import Table, clip_interval, tables
+from fspo.fairness.measure import FairnessReport
+from fspo.report import charts
+from fspo.report.text import escape
+
+SHOWN = ("fspo", "gspo", "rloo")  # methods drawn beside the run's own rule; the table has all
+
+
+def render(audit: Audit) -> str:
+    """The page as text."""
+    style = files("fspo.report").joinpath("style.css").read_text(encoding="utf-8")
+    drawn = "".join(f"<figure>{chart}</figure>" for chart in _charts(audit))
+    body = "".join(_table(table) for table in tables(audit))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in audit.notes)
+    title = escape(audit.files[0]) + (f" and {len(audit.files) - 1} more" if len(audit.files) > 1 else "")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title} – fspo audit</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><h1>{title}</h1><p class="lead">Audit of clipping, {audit.rows:,} rows</p></header>
+<main>
+<p class="alert">{escape(audit.verdict)}</p>
+<div class="grid">{drawn}</div>
+{body}
+{_band(audit)}
+{f"<section><h2>Notes</h2><ul>{notes}</ul></section>" if notes else ""}
+</main>
+<footer>Written by fspo audit.</footer>
+</body>
+</html>
+"""
+
+
+def _charts(audit: Audit) -> list[str]:
+    drawn = []
+    for report in (audit.own, audit.attribute):
+        if report is not None:
+            reference = ("overall", report.clip_rate)
+            groups = [_bars(audit.own_rule, report, 1)]
+            drawn.append(_chart(f"Clip rate by {report.attribute}, {audit.own_rule}", report, groups, reference))
+    reports = {m.name: m.report for m in audit.methods if m.report is not None and m.name in SHOWN}
+    if reports:
+        first = next(iter(reports.values()))
+        groups = [_bars(name, report, k + 1) for k, (name, report) in enumerate(reports.items())]
+        drawn.append(_chart(f"Clip rate by {first.attribute}, methods at the same overall rate", first, groups, None))
+    if any(s.clip_rate is not None for s in audit.spans):
+        x = [(s.first + s.last) / 2 for s in audit.spans]
+        low, high = ([s.interval[k] if s.interval else None for s in audit.spans] for k in (0, 1))
+        line = charts.Series("clip rate", x, [s.clip_rate for s in audit.spans], low, high, dots=True)
+        said = "Share clipped, by stretch of steps, with intervals."
+        drawn.append(charts.line("Clip rate over training", said, [line], y_label="clip rate", percent_axis=True))
+    return drawn
+
+
+def _bars(label: str, report: FairnessReport, colour: int) -> charts.Bars:
+    known = [b.count >= FEW for b in report.bins]
+    return charts.Bars(
+        label,
+        [b.clip_rate if ok else None for b, ok in zip(report.bins, known, strict=True)],
+        [clip_interval(b) if ok else None for b, ok in zip(report.bins, known, strict=True)],
+        [f"{b.count:,} rows" for b in report.bins],
+        colour,
+    )
+
+
+def _chart(title: str, report: FairnessReport, groups: list[charts.Bars], reference: tuple[str, float] | None) -> str:
+    names = [b.label for b in report.bins]
+    description = f"Share of answers whose gradient is clipped away, by bin of {report.attribute}, with intervals."
+    return charts.bars(title, description, names, groups, report.attribute, "clip rate", reference=reference)
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th{_side(k)} scope="col">{escape(cell)}</th>' for k, cell in enumerate(table.head))
+    rows = []
+    for row in table.rows:
+        spread = f' colspan="{len(table.head) - 1}"' if len(row) < len(table.head) else ""
+        cells = [f"<td{_side(k)}{spread if k else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<section><h2>{escape(table.title)}</h2><div class="card" style="overflow-x:auto">{body}</div></section>'
+
+
+def _side(place: int) -> str:
+    return ' class="n"' if place else ""
+
+
+def _band(audit: Audit) -> str:
+    band = audit.recommendation
+    if band is None:
+        return ""
+    lines = "".join(f"<h3>{escape(name)}</h3><pre>{escape(text)}</pre>" for name, text in band.snippets.items())
+    said = f"mu = {band.mu:.4g}, c_low = {band.c_low:g}, c_high = {band.c_high:g}, H = {band.exponent:g}"
+    return f"<section><h2>Band for a clip rate of {band.clip_rate:.1%}</h2><p>{escape(said)}</p>{lines}</section>"

@@ -1,0 +1,63 @@
+"""The band for a wanted clip rate, and the settings that ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fspo.auditing.methods import Answers
+from fspo.fairness.scaling import ScalingLaw
+
+NEAR_HALF = 0.02  # an H closer to 1/2 than this is left at 1/2
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """mu L - c_low L^H .. mu L + c_high L^H, and what to paste for it."""
+
+    clip_rate: float  # share of the answers whose gradient is clipped
+    outside: float  # share outside the band on either side: what the setting clip_rate of fspo counts
+    mu: float
+    c_low: float
+    c_high: float
+    exponent: float
+    snippets: dict[str, str]
+
+
+def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Recommendation | None:
+    """The band that clips `clip_rate` of these answers, half of it on each side, by quantiles of z; None if none does.
+
+    With advantages, only those that clipping acts on count: A > 0 above, A < 0 below. The exponent is 1/2 unless the
+    interval of H lies clear of it.
+    """
+    H = 0.5
+    if law is not None and (law.interval[0] > 0.5 + NEAR_HALF or law.interval[1] < 0.5 - NEAR_HALF):
+        H = round(law.exponent, 3)
+    z = (answers.log_ratio - answers.mu * answers.lengths) / answers.lengths**H
+    known = bool(answers.sign.any())
+    wanted = clip_rate / 2 * len(z)
+    widths = []
+    for side in (-1, 1):
+        tail = np.sort(side * z[answers.sign == side] if known else side * z)
+        place = len(tail) - 1 - round(wanted)
+        if place < 0 or tail[place] < 0:
+            return None
+        widths.append(float(f"{tail[place]:.4g}"))
+    c_low, c_high = widths
+    outside = float(np.mean((z < -c_low) | (z > c_high)))
+    return Recommendation(clip_rate, outside, answers.mu, c_low, c_high, H, snippets(c_low, c_high, H))
+
+
+def snippets(c_low: float, c_high: float, exponent: float) -> dict[str, str]:
+    """The band as settings of each trainer."""
+    values = {"c_low": c_low, "c_high": c_high} | ({"exponent": exponent} if exponent != 0.5 else {})
+    arguments = ", ".join(f'"{key}": {value:g}' for key, value in values.items())
+    policy_loss = "actor_rollout_ref.actor.policy_loss"
+    return {
+        "fspo": " ".join(
+            ["objective.name=fspo", *(f"objective.{k}={v:g}" for k, v in values.items()), "objective.drift=kl"]
+        ),
+        "TRL": f'FSPOConfig(objective="fspo", objective_args={{{arguments}, "drift": "kl"}})',
+        "verl": " ".join([f"{policy_loss}.loss_mode=fspo", *(f"+{policy_loss}.{k}={v:g}" for k, v in values.items())]),
+    }

@@ -1,0 +1,40 @@
+"""An audit for the terminal."""
+
+from __future__ import annotations
+
+from fspo.auditing.results import Audit
+from fspo.auditing.tables import Table, tables
+from fspo.report.text import percent, visible
+
+
+def render(audit: Audit) -> str:
+    """Verdict, tables, recommendation and notes as plain text."""
+    more = f" and {len(audit.files) - 1} more" if len(audit.files) > 1 else ""
+    parts = [f"{audit.files[0]}{more}: {audit.rows:,} rows", audit.verdict[0].upper() + audit.verdict[1:] + "."]
+    parts += [_table(table) for table in tables(audit)]
+    band = audit.recommendation
+    if band is not None:
+        width = "sqrt(L)" if band.exponent == 0.5 else f"L^{band.exponent:g}"
+        lines = [
+            f"Band for a clip rate of {percent(band.clip_rate)}: mu L - {band.c_low:g} {width} to "
+            f"mu L + {band.c_high:g} {width}, mu = {band.mu:.4g} ({percent(band.outside)} outside on either side)"
+        ]
+        lines += [f"  {name + ':':6}{text}" for name, text in band.snippets.items()]
+        parts.append("\n".join(lines))
+    if audit.notes:
+        parts.append("\n".join(f"- {note}" for note in audit.notes))
+    return visible("\n\n".join(parts))
+
+
+def _table(table: Table) -> str:
+    """Columns to the right but the first; a row of two cells is a name and a remark."""
+    full = [table.head, *(row for row in table.rows if len(row) == len(table.head))]
+    widths = [max(len(row[k]) for row in full) for k in range(len(table.head))]
+    widths[0] = max(len(row[0]) for row in [table.head, *table.rows])
+    lines = [table.title]
+    for row in [table.head, *table.rows]:
+        cells = [row[0].ljust(widths[0])]
+        aligned = len(row) == len(table.head)
+        cells += [c.rjust(w) if aligned else c for c, w in zip(row[1:], widths[1:], strict=False)]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(lines)

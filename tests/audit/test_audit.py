@@ -1,0 +1,337 @@
+"""What an audit says, against the library's own measures of the same rows."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from simulated import answers, run_folder, token_answers
+
+import fspo
+from fspo import objectives
+from fspo.auditing import sources
+from fspo.auditing.sample import Sample
+
+
+def figures(found: fspo.auditing.Audit) -> dict:
+    return {key: value for key, value in found.to_dict().items() if key != "files"}
+
+
+@pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
+def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int, bins: int) -> None:
+    rows = run_folder(tmp_path, seed=100 * seed)
+    moved = rows.filter(pl.col("staleness") > 0)
+    report = fspo.fairness.measure(moved["length"].to_numpy(), moved["accepted"].to_numpy(), bins)
+    found = fspo.audit(tmp_path, bins=bins)
+    assert found.on_policy == rows.height - moved.height
+    assert found.own is not None
+    for ours, theirs in zip(found.own.bins, report.bins, strict=True):
+        assert (ours.label, ours.count) == (theirs.label, theirs.count)
+        assert ours.acceptance == pytest.approx(theirs.acceptance, rel=1e-12)
+        assert ours.interval == pytest.approx(theirs.interval, rel=1e-12)
+    assert found.own.lre == pytest.approx(report.lre, rel=1e-9)
+    assert found.own.flatness == pytest.approx(report.flatness, rel=1e-9)
+    law = fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
+    assert found.law is not None
+    assert found.law.interval == pytest.approx(law.interval, rel=1e-6)
+    assert found.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
+    assert found.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
+    assert sum(r.count for r in found.lengths) == rows.height
+
+
+def test_every_way_of_reading_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = answers(3000, steps=40)
+    frame.write_parquet(tmp_path / "one.parquet", row_group_size=250)
+    (tmp_path / "parts").mkdir()
+    for k, part in enumerate(frame.iter_slices(700)):
+        part.write_parquet(tmp_path / "parts" / f"{k}.parquet")
+    frame.write_csv(tmp_path / "table.csv")
+    frame.to_pandas().to_csv(tmp_path / "pandas.csv", index=False)  # its booleans are True and False
+    frame.write_ndjson(tmp_path / "lines.jsonl")
+    whole = figures(fspo.audit(frame))
+    assert whole["own"] is not None
+    assert whole["spans"]
+    for data in (
+        frame.lazy(), frame.to_arrow(), frame.to_dict(as_series=False), tmp_path / "one.parquet", tmp_path / "parts",
+        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").iterdir()), tmp_path / "table.csv",
+        tmp_path / "pandas.csv", tmp_path / "lines.jsonl",
+    ):  # fmt: skip
+        assert _close(figures(fspo.audit(data)), whole), data
+    monkeypatch.setattr(sources, "LARGE_GROUP", 100)
+    monkeypatch.setattr(sources, "PIECE", 4096)
+    assert _close(figures(fspo.audit(tmp_path / "one.parquet")), whole)
+
+
+def _close(one: object, other: object) -> bool:
+    """Sums in another order differ in the last digits."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_close, one, other))
+    return one == pytest.approx(other, rel=1e-9, abs=1e-12) if isinstance(one, float) else one == other
+
+
+def test_a_large_file_is_sampled_and_its_own_rates_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sample.__init__, "__defaults__", (2000, 1 << 22))
+    frame = answers(30_000)
+    found = fspo.audit(frame)
+    assert 1000 <= found.sampled <= 2000
+    assert "1 in 15 rows" in " ".join(found.notes)
+    report = fspo.fairness.measure(frame["length"].to_numpy(), frame["accepted"].to_numpy())
+    assert found.own is not None
+    assert [b.acceptance for b in found.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
+    law = fspo.fairness.scaling_law(frame["log_ratio"].to_numpy(), frame["length"].to_numpy())
+    assert found.law is not None
+    assert found.law.exponent == pytest.approx(law.exponent, rel=1e-9)
+    low, high = found.law.interval
+    assert high - low == pytest.approx(law.interval[1] - law.interval[0], rel=0.15)
+
+
+def test_a_sample_is_uniform_however_the_rows_arrive() -> None:
+    """Each row is kept with the same probability, in batches of any size, and tokens stay with their rows."""
+    hits = np.zeros(1000)
+    for seed in range(400):
+        sample = Sample(None, rows=100)
+        sample._rng = np.random.default_rng(seed)
+        for part in np.split(np.arange(1000), [7, 8, 300, 950]):
+            lengths = part % 3 + 1
+            sample.add({"length": lengths, "row": part}, np.repeat(part, lengths))
+        columns, tokens = sample.result()
+        assert tokens is not None
+        assert (tokens == np.repeat(columns["row"], columns["length"])).all()
+        assert len(columns["row"]) <= 100
+        hits[columns["row"]] += 1
+    # 400 draws at a rate of 1/16: 25 ± 4.8
+    assert hits.mean() == pytest.approx(25, rel=0.05)
+    for part in np.split(hits, [7, 8, 300, 950]):
+        assert abs(part.mean() - 25) < 5 * 4.84 / np.sqrt(len(part))
+    assert hits.std() == pytest.approx(4.84, rel=0.15)
+
+
+def test_methods_clip_what_the_library_clips() -> None:
+    """The parameters found for each method, given to its objective on the same tokens: the same rate and bins."""
+    frame = token_answers(1500)
+    found = fspo.audit(frame, clip_rate=0.08)
+    lengths = frame["logprobs"].list.len().to_numpy()
+    mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths.astype(int))[:, None]
+    new, old = (torch.zeros(mask.shape, dtype=torch.float64) for _ in range(2))
+    for name, target in (("logprobs", new), ("old_logprobs", old)):
+        target[mask] = torch.from_numpy(frame[name].explode().to_numpy().copy())
+    A = torch.from_numpy(frame["advantage"].to_numpy().copy())
+    compared = {m.name: m for m in found.methods}
+    assert set(compared) == set(objectives.names())
+    for name, method in compared.items():
+        if name in ("reinforce", "fspo_adaptive"):  # without a clip; with a band learnt on line
+            continue
+        assert method.report is not None, name
+        out = objectives.get(name, **method.parameters)(new, old, A, mask)
+        report = fspo.fairness.measure(lengths, out.accepted.clamp(0, 1))
+        assert 1 - float(out.accepted.mean()) == pytest.approx(0.08, abs=2e-3), name
+        ours = [b.clip_rate for b in method.report.bins]
+        assert ours == pytest.approx([b.clip_rate for b in report.bins], abs=6e-3), name
+    adaptive = compared["fspo_adaptive"]
+    assert adaptive.report is not None
+    assert adaptive.report.clip_rate == pytest.approx(0.08, abs=1e-3)
+
+
+def test_without_tokens_token_rules_say_what_they_need() -> None:
+    compared = {m.name: m for m in fspo.audit(answers(500)).methods}
+    assert compared["grpo"].note == compared["fspo_studentized"].note == "needs per-token log-probs"
+    assert compared["gspo"].report is not None
+
+
+def test_sums_and_tokens_agree(tmp_path: Path) -> None:
+    frame = token_answers(800)
+    new, old = (frame[name].list.sum() for name in ("logprobs", "old_logprobs"))
+    sums = frame.select("advantage", length=pl.col("logprobs").list.len(), new=new, old=old)
+    found = fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})
+    tokens = fspo.audit(frame)
+    frame.write_ndjson(tmp_path / "tokens.jsonl")
+    lines = fspo.audit(tmp_path / "tokens.jsonl")
+    for one in (found, lines):
+        assert one.law is not None
+        assert tokens.law is not None
+        assert one.law.mu == pytest.approx(tokens.law.mu, rel=1e-9)
+        assert one.law.interval == pytest.approx(tokens.law.interval, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["gspo:clip_low=3e-4,clip_high=4e-4", "gspo_token", "luspo"])
+def test_a_rule_gives_what_the_column_says(text: str) -> None:
+    frame = answers(4000)
+    by_column, by_rule = fspo.audit(frame), fspo.audit(frame.drop("accepted"), rule=text)
+    assert by_rule.own_rule in text
+    assert by_column.own is not None
+    assert by_rule.own is not None
+    ours, theirs = ([b.acceptance for b in r.bins] for r in (by_column.own, by_rule.own))
+    assert ours == pytest.approx(theirs, abs=1e-3)  # 3e-4 against log(1 - 3e-4)
+
+
+def test_a_token_rule_equals_its_objective() -> None:
+    frame = token_answers(600)
+    found = fspo.audit(frame, rule="grpo:clip_low=0.1,clip_high=0.1")
+    rate = []
+    for new, old, A in frame.select("logprobs", "old_logprobs", "advantage").iter_rows():
+        pair = [torch.tensor([v], dtype=torch.float64) for v in (new, old)]
+        out = objectives.get("grpo", clip_low=0.1, clip_high=0.1)(
+            *pair, torch.tensor([A], dtype=torch.float64), torch.ones(1, len(new), dtype=torch.bool)
+        )
+        rate.append(1 - float(out.accepted))
+    assert found.own is not None
+    assert found.own.clip_rate == pytest.approx(np.mean(rate), abs=1e-6)
+
+
+def test_by_a_column_equals_measure() -> None:
+    frame = answers(2000)
+    found = fspo.audit(frame, by="task")
+    report = fspo.fairness.measure(frame["length"], frame["accepted"], by=frame["task"].to_numpy().astype(object))
+    assert found.attribute is not None
+    assert found.attribute.attribute == "task"
+    assert [b.label for b in found.attribute.bins] == ["add", "count", "sort"]
+    assert [b.interval for b in found.attribute.bins] == [b.interval for b in report.bins]
+    assert {m.report.attribute for m in found.methods if m.report} == {"task"}
+    numeric = fspo.audit(frame, by="advantage", bins=4)
+    assert numeric.attribute is not None
+    assert len(numeric.attribute.bins) == 4
+
+
+def test_the_band_gives_the_wanted_rate() -> None:
+    for H in (0.5, 0.6):
+        frame = answers(20_000, H=H)
+        band = fspo.audit(frame, clip_rate=0.05).recommendation
+        assert band is not None
+        assert (band.exponent == 0.5) == (H == 0.5)
+        L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
+        low, high = band.mu * L - band.c_low * L**band.exponent, band.mu * L + band.c_high * L**band.exponent
+        assert np.mean((A > 0) & (high < S)) == pytest.approx(0.025, abs=2e-4)
+        assert np.mean((A < 0) & (low > S)) == pytest.approx(0.025, abs=2e-4)
+        assert f"objective.c_low={band.c_low:g}" in band.snippets["fspo"]
+        name, settings = band.snippets["fspo"].split(" ", 1)
+        objectives.get(name.split("=")[1], **{
+            k.removeprefix("objective."): v if v == "kl" else float(v)
+            for k, v in (part.split("=") for part in settings.split())
+        })  # fmt: skip
+
+
+def test_gaussian_or_not() -> None:
+    assert "close to Gaussian" in fspo.audit(answers(20_000)).shape.verdict  # type: ignore[union-attr]
+    rng = np.random.default_rng(0)
+    heavy = answers(20_000).with_columns(
+        log_ratio=0.02 * pl.col("length").sqrt() * pl.Series(rng.standard_t(2.5, 20_000))
+    )
+    assert "not Gaussian" in fspo.audit(heavy).shape.verdict  # type: ignore[union-attr]
+    assert "cannot tell" in fspo.audit(answers(100)).shape.verdict  # type: ignore[union-attr]
+
+
+def test_verdicts() -> None:
+    frame = answers(20_000)
+    verdict = fspo.audit(frame).verdict
+    assert verdict.startswith("unfair: length ")
+    assert "3999 is clipped" in verdict  # GSPO spares the longest
+    fair = frame.with_columns(accepted=pl.Series(np.random.default_rng(99).random(20_000) > 0.02).cast(pl.Float64))
+    assert fspo.audit(fair).verdict.startswith("fair")
+    assert fspo.audit(fair.head(400)).verdict.startswith("cannot tell: the LRE is between")
+    few = fspo.audit(fair.head(100))
+    assert few.verdict.startswith("cannot tell: the bin")
+    assert "cannot tell" in str(few)
+    assert all(b["clip_rate"] is None for b in few.to_dict()["own"]["bins"] if b["count"] < 30)
+    tiny = fspo.audit(fair.head(12))
+    assert tiny.law is None
+    assert tiny.recommendation is None
+    assert "cannot tell from 12 rows" in str(tiny)
+
+
+def test_on_policy_rows_say_nothing() -> None:
+    frame = answers(900)
+    still = frame.with_columns(log_ratio=pl.lit(0.0))
+    found = fspo.audit(pl.concat([frame, still]))
+    alone = fspo.audit(frame)
+    assert found.own == alone.own
+    assert found.on_policy == 900
+    nothing = fspo.audit(still)
+    assert nothing.own is None
+    assert "Every log-ratio is exactly 0" in str(nothing)
+
+
+def test_gradient_shares_and_truncation() -> None:
+    frame = answers(3000)
+    found = fspo.audit(frame)
+    assert sum(r.gradient or 0 for r in found.lengths) == pytest.approx(1)
+    assert sum(r.kept or 0 for r in found.lengths) == pytest.approx(1)
+    last = found.lengths[-1]
+    long = frame.filter(pl.col("length") >= int(last.label.split("–")[0]))
+    size = (pl.col("log_ratio").exp() * pl.col("advantage").abs() * pl.col("length")).sum()
+    assert last.gradient == pytest.approx(long.select(size).item() / frame.select(size).item())
+    assert last.truncated == pytest.approx(long["truncated"].mean())
+    assert last.reward == pytest.approx(long["reward"].mean())
+
+
+def test_a_verl_rollout_dump(tmp_path: Path) -> None:
+    """`trainer.rollout_data_dir`: a file a step with input, output, gts, score and step, and no log-probs."""
+    rng = np.random.default_rng(0)
+    for step in (1, 2):
+        lines = [
+            {"input": "2 + 2 =", "output": "x" * int(rng.integers(0, 90)), "gts": "4", "score": float(k % 2),
+             "step": step, "uid": f"{k}_0_0"} for k in range(150)
+        ]  # fmt: skip
+        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = fspo.audit(tmp_path)
+    assert found.unit == "characters"
+    assert found.own is None
+    assert "There are no log-ratios, so clipping cannot be audited" in str(found)
+    assert "empty answers were left out" in str(found)
+    assert all(row.reward is not None for row in found.lengths)
+    assert [s.first for s in found.spans] == [1, 2]
+
+
+def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
+    rows = run_folder(tmp_path / "run")
+    for path in (tmp_path / "run" / "records").iterdir():
+        table = pl.read_parquet(path)
+        lost = [pl.lit(None).cast(table.schema[c]).alias(c) for c in ("reward", "truncated", "staleness", "difficulty")]
+        table.with_columns(lost).write_parquet(path)
+    found = fspo.audit(tmp_path / "run")
+    assert found.rows == rows.height
+    assert found.own is not None
+    assert all(row.reward is None and row.truncated is None for row in found.lengths)
+
+
+def test_unscored_answers_are_counted() -> None:
+    frame = answers(400).with_columns(reward=pl.when(pl.col("length") < 20).then(None).otherwise("reward"))
+    assert f"{frame['reward'].null_count():,} answers have no reward" in str(fspo.audit(frame))
+    nan = frame.with_columns(pl.col("reward").fill_null(float("nan")))
+    assert figures(fspo.audit(nan)) == figures(fspo.audit(frame))
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [str(v) for k, v in attrs if k in ("src", "href")]
+
+
+def test_json_and_page(tmp_path: Path) -> None:
+    nasty = '<script>alert("x")</script>\x1b[31m'
+    frame = answers(2000, steps=20).with_columns(
+        task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task")
+    )
+    found = fspo.audit(frame, by="task")
+    found.write_html(tmp_path / "a.html")
+    found.write_json(tmp_path / "a.json")
+    text = (tmp_path / "a.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert "script" not in page.tags
+    assert not page.links
+    assert page.tags.count("svg") == 4
+    assert "\x1b" not in text
+    assert "\x1b" not in str(found)
+    assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"
