@@ -19,6 +19,7 @@ import pytest
 from cpu_platform import environment
 from fspo.engines.verl_log import collect
 from fspo.local import models
+from fspo.report import load
 
 STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 HERE = Path(__file__).parent
@@ -169,5 +170,10 @@ def test_its_records_feed_the_report(run: Path, folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     text = (run / "report.html").read_text()
-    for panel in ("Clip rate by length", "Held-out accuracy", "Reward"):
-        assert panel in text, panel
+    for shown in ("Clip rate by length, last steps", "Held-out accuracy", "Training reward", f"Over {STEPS} steps"):
+        assert shown in text, shown
+    read = load(run)
+    assert read.records is not None
+    assert read.records.rows == STEPS * PROMPTS * SAMPLES
+    assert all(0 <= row["reward"] <= 1 and row["lre"] >= 0 for row in read.metrics)
+    assert [row["split"] for row in read.evaluations] == ["sums"]
