@@ -4,10 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint types coverage clean
+.PHONY: help setup demo test test-browser lint types coverage clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: $(STAMP)  ## make the virtual environment with the pinned set
 
@@ -23,6 +23,10 @@ demo: $(STAMP)  ## train a small model to sort, watch it improve, and write a re
 
 test: lint types  ## ruff, mypy and the tests
 	$(BIN)/python -m pytest -n auto
+
+test-browser: $(STAMP)  ## the pages in a real browser (needs Chromium)
+	$(BIN)/pip install -q -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest tests/browser
 
 coverage: $(STAMP)  ## line coverage of the first two layers
 	$(BIN)/python -m pytest -n auto tests/objectives tests/fairness tests/peers tests/test_advantages.py \

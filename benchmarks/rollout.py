@@ -10,11 +10,16 @@ second.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
 
 from fspo.local import runtime
 
@@ -58,30 +63,45 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
     return run
 
 
-def vllm(work: Workload, policy: Policy) -> Callable[[int], int]:
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-    # All cores for its products; by default it leaves one to its own scheduler.
-    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
-    from vllm import LLM, SamplingParams, TokensPrompt
+class Vllm:
+    """vLLM in its own process. It idles there, without load, while the others have their turn."""
 
-    folder = tempfile.mkdtemp()
-    save(policy, folder)
-    engine = LLM(folder, dtype="float32", enforce_eager=True, max_model_len=512)
-    ids = [TokensPrompt(prompt_token_ids=p) for p in prompts(work, policy)]
+    MODES: ClassVar[dict[str, dict[str, str]]] = {
+        "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        # Its own default, three processes and pinned threads, but with every core for the products.
+        "vllm, pinned": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"},
+    }
 
-    def run(seed: int) -> int:
-        settings = SamplingParams(
-            n=work.members,
-            temperature=1.0,
-            max_tokens=work.limit,
-            ignore_eos=True,
-            seed=seed,
-            detokenize=False,
+    def __init__(self, mode: str, work: Workload, policy: Policy, threads: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        save(policy, self.folder.name)
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("vllm_server.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "VLLM_HOST_IP": "127.0.0.1", **self.MODES[mode]},
         )
-        results = engine.generate(ids, settings, use_tqdm=False)
-        return sum(len(o.token_ids) for r in results for o in r.outputs)
+        ids = prompts(work, policy)
+        self._say(
+            json.dumps({"folder": self.folder.name, "prompts": ids, "members": work.members, "limit": work.limit})
+        )
 
-    return run
+    def __call__(self, seed: int) -> int:
+        self._say(str(seed))
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline().split()[0])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.folder.cleanup()
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
 
 
 def main() -> None:
@@ -96,9 +116,8 @@ def main() -> None:
         if args.only_smol and work is not SMOL:
             continue
         set_threads(policy, args.threads)
-        runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy)}
-        if args.vllm:
-            runs["vllm"] = vllm(work, policy)
+        servers = {mode: Vllm(mode, work, policy, args.threads) for mode in Vllm.MODES if args.vllm}
+        runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy), **servers}
         speeds: dict[str, list[float]] = {name: [] for name in runs}
         for repeat in range(args.repeats + 1):
             for name, run in runs.items():
@@ -112,6 +131,8 @@ def main() -> None:
         for name, values in speeds.items():
             median = statistics.median(values)
             print(f"{work.name}: {name:14s} {median:8.0f} tokens/s   fspo is {base / median:.2f}x")
+        for server in servers.values():
+            server.close()
 
 
 if __name__ == "__main__":

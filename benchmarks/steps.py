@@ -43,6 +43,7 @@ class Ours:
     def __init__(self, config: TrainConfig, threads: int) -> None:
         from fspo import objectives, tasks
         from fspo.local.models import load, set_threads
+        from fspo.local.samplers import LocalSampler
         from fspo.local.update import Learner
         from fspo.tasks.scoring import Scorer
 
@@ -50,6 +51,7 @@ class Ours:
         self.policy = load(config.model.path)
         set_threads(self.policy, threads)
         self.learner = Learner(self.policy, objectives.get(**config.objective), config)
+        self.sampler = LocalSampler(self.policy)
         self.scorer = Scorer(self.task)
         self.count = self.next_index = 0
 
@@ -61,7 +63,7 @@ class Ours:
         self.count += 1
         start, cpu = time.perf_counter(), time.process_time()
         experience, self.next_index = collect(
-            self.policy, self.task, self.scorer, self.config, self.count, self.next_index
+            self.policy, self.sampler, self.task, self.scorer, self.config, self.count, self.next_index
         )
         middle = time.perf_counter()
         updates = self.learner.learn(experience, self.count)

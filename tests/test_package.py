@@ -13,7 +13,9 @@ import fspo
 
 SOURCE = Path(fspo.__file__).parent
 # Later ones may import earlier ones.
-LAYERS = ("settings", "objectives", "advantages", "fairness", "tasks", "local", "report", "auditing", "cli")
+LAYERS = (
+    "settings", "objectives", "advantages", "fairness", "tasks", "local", "engines", "report", "auditing", "cli",
+)  # fmt: skip
 
 
 def test_importing_the_library_is_quick_and_light() -> None:

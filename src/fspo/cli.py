@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from fspo.auditing.command import audit
 from fspo.local.runtime import prepare
+from fspo.report import command
 
 app = typer.Typer(
     name="fspo",
@@ -23,6 +25,15 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 app.command()(audit)
+
+
+class Engine(enum.StrEnum):
+    """Whose trainer runs a configuration."""
+
+    local = "local"
+    trl = "trl"
+    verl = "verl"
+
 
 Overrides = Annotated[
     list[str] | None,
@@ -36,6 +47,8 @@ def train(
     out: Annotated[Path | None, typer.Option(help="folder of the run; default: runs/TASK-OBJECTIVE-SEED")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder, to the bit")] = False,
     report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
+    engine: Annotated[Engine, typer.Option(help="whose trainer runs the configuration")] = Engine.local,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
 ) -> None:
     """Train a policy. With no argument: a tiny model learns to sort, in minutes on two CPU cores.
 
@@ -43,15 +56,20 @@ def train(
     [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]
     [dim]fspo train objective.name=gspo task=add steps=200[/]
     [dim]fspo train --out runs/mine --resume[/]
+    [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
     _quiet()
+    if dry_run:
+        print(_described(config, folder, engine))
+        return
     from fspo.local.loop import RunInterruptedError
-    from fspo.local.loop import train as run
     from fspo.report.display import Display
 
+    run = _trainer(engine).train
+
     summary = {"model": config.model.path, "task": _label(config), "objective": config.objective["name"]}
-    again = f"fspo train --out {folder} --resume"
+    again = f"fspo train --out {folder} --resume" + (f" --engine {engine.value}" if engine is not Engine.local else "")
     try:
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             run(config, folder, resume=resume, observer=display)
@@ -115,6 +133,12 @@ def evaluate(
             span = f"{row['low']:g} to {row['high']:g}"
             table.add_row(span, str(row["count"]), f"{row['accuracy']:.1%}", f"{low:.1%} to {high:.1%}")
         console.print(table)
+    if len(found.by_task) > 1:
+        table = Table("task", "answers", "accuracy", "95 % interval")
+        for name, row in found.by_task.items():
+            low, high = row["interval"]
+            table.add_row(name, str(row["count"]), f"{row['accuracy']:.1%}", f"{low:.1%} to {high:.1%}")
+        console.print(table)
     if json_out is not None:
         import json
 
@@ -144,15 +168,8 @@ def sample(
         )
 
 
-@app.command()
-def report(runs: Annotated[list[Path], typer.Argument(help="folders of runs")]) -> None:
-    """Write report.html into a run's folder."""
-    from fspo.report.page import write
-
-    for run in runs:
-        if not (run / "config.yaml").is_file():
-            raise ValueError(f"{run} is not the folder of a run: it has no config.yaml")
-        console.print(f"report: {write(run)}", soft_wrap=True)
+for report_command in (command.report, command.watch, command.explore):
+    app.command()(report_command)
 
 
 @app.command()
@@ -204,6 +221,21 @@ def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> 
     return config, out or Path("runs") / f"{_label(config)}-{config.objective['name']}-{config.seed}"
 
 
+def _trainer(engine: Engine) -> Any:
+    """The module whose `train` runs a configuration on this engine."""
+    from importlib import import_module
+
+    return import_module("fspo.local.loop" if engine is Engine.local else f"fspo.engines.run_{engine.value}")
+
+
+def _described(config: Any, folder: Path, engine: Engine) -> str:
+    if engine is not Engine.local:
+        return _trainer(engine).describe(config, folder)
+    import yaml
+
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
 def _label(config: Any) -> str:
     from fspo import tasks as library
 
@@ -239,7 +271,8 @@ def _answers(
         model = str(checkpoint.path_of(folder / "checkpoints", saved[-1]))
     policy = load(model, dtype=config.model.dtype, device=config.model.device)
     set_threads(policy, config.model.threads)
-    task = library.get(config.task)
+    asked = any(argument.partition("=")[0].split(".")[0] == "task" for argument in arguments or [])
+    task = library.get(config.task if asked else config.eval_task)
     with Scorer(task, **config.scoring.model_dump()) as scorer:
         return evaluate(
             policy, task, scorer, split=split, prompts=prompts, samples=samples, temperature=temperature,

@@ -60,7 +60,7 @@ def make_run(folder: Path, steps: int = 12, answers: int = 64, rule: str = "fspo
              "groups_without_variance": 1, "unscored": 0, "clip_rate": fairness.clip_rate, "lre": fairness.lre,
              "lre_interval": list(fairness.lre_interval), "flatness": fairness.flatness,
              "mu": float(moved["log_ratio"].sum() / moved["length"].sum()), "sigma": 0.02,
-             "ess": answers * (0.9 - 0.1 * rng.random()), "kl": 2e-4 * (1 + rng.random()),
+             "ess": 0.9 - 0.1 * rng.random(), "kl": 2e-4 * (1 + rng.random()),
              "entropy": 1.2 * np.exp(-step / steps) + 0.02 * rng.normal(), "grad_norm": rng.lognormal(0, 0.4),
              "loss": -0.01, "lr": 1e-4, "capped": 0, "skipped": 0, "on_policy": False,
              "clip_by_length": [
@@ -90,4 +90,18 @@ def make_run(folder: Path, steps: int = 12, answers: int = 64, rule: str = "fspo
     write_jsonl(folder / "timings.jsonl", timings)
     write_jsonl(folder / "samples.jsonl", samples)
     write_jsonl(folder / "evaluations.jsonl", evaluations)
+    return folder
+
+
+def stretch(folder: Path, steps: int) -> Path:
+    """The run repeated until it has so many steps: long, and quickly made."""
+    tables = [pl.read_parquet(path) for path in sorted((folder / "records").iterdir())]
+    for step in range(len(tables) + 1, steps + 1):
+        table = tables[(step - 1) % len(tables)].with_columns(step=pl.lit(step))
+        table.write_parquet(folder / "records" / f"step-{step:06d}.parquet")
+    for name in ("metrics", "timings", "samples"):
+        path = folder / f"{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        by_step = [[row for row in rows if row["step"] == k + 1] for k in range(len(tables))]
+        write_jsonl(path, [{**row, "step": s + 1} for s in range(steps) for row in by_step[s % len(tables)]])
     return folder

@@ -6,8 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from fspo.report import Display
-from fspo.report.display import blocks, clip_row
+from fspo.report.display import Display, blocks, clip_row
 
 BINS = [
     {"low": 4, "high": 12, "count": 30, "clip_rate": 0.05, "interval": [0.0, 0.1]},

@@ -110,6 +110,17 @@ def test_micro_batches_do_not_matter(run: Run, tmp_path: Path, objective: str) -
     assert np.abs(a["log_ratio"]).max() > 1e-3
 
 
+def test_another_task_to_evaluate_on(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, "steps=1", "eval.task=[{name: sort, n_min: 2, n_max: 3, letters: 4}, {name: count}]", "eval.prompts=32")
+    first = read_lines(folder / "evaluations.jsonl")[0]
+    assert set(first["by_task"]) == {"sort", "count"}
+    assert sum(row["count"] for row in first["by_task"].values()) == 32
+    assert first["by_task"]["sort"]["accuracy"] > 0 == first["by_task"]["count"]["accuracy"]
+    with pytest.raises(ValueError, match="unknown task 'sorting'"):
+        run(tmp_path / "other", "eval.task=sorting")
+
+
 def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
     run(tmp_path, "rollout.staleness=2")
     metrics = read_lines(tmp_path / "metrics.jsonl")

@@ -45,6 +45,8 @@ class WarmupConfig(Settings):
 class RolloutConfig(Settings):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
+    engine: Literal["local", "vllm"] = Field("local", description="who samples: this package's decoder, or vLLM")
+    cache_gib: float = Field(2.0, gt=0, description="vLLM's memory for keys and values")
     prompts: int = Field(32, ge=1, description="prompts a step")
     group: int = Field(8, ge=2, description="answers a prompt")
     max_new_tokens: int = Field(64, ge=1, description="longest answer")
@@ -75,6 +77,7 @@ class EvalConfig(Settings):
     prompts: int = Field(256, ge=1, description="held-out prompts")
     samples: int = Field(1, ge=1, description="answers a prompt")
     temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    task: Any = Field(None, description="another task to evaluate on; default: the held-out split of the run's own")
 
 
 class CheckpointConfig(Settings):
@@ -103,6 +106,13 @@ class LogConfig(Settings):
     trackio: str | None = Field(None, description="also log to this trackio project")
 
 
+class EnginesConfig(Settings):
+    """Arguments that only another trainer has; each engine reads its own."""
+
+    trl: dict[str, Any] = Field({}, description="arguments of TRL's GRPOConfig, such as use_vllm: true")
+    verl: dict[str, Any] = Field({}, description="overrides of verl's ppo_trainer, such as trainer.nnodes: 4")
+
+
 class TrainConfig(Settings):
     """A whole run. Every default is the one that `fspo train` runs with no argument."""
 
@@ -119,6 +129,7 @@ class TrainConfig(Settings):
     checkpoint: CheckpointConfig = CheckpointConfig()
     scoring: ScoringConfig = ScoringConfig()
     log: LogConfig = LogConfig()
+    engines: EnginesConfig = EnginesConfig()
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -142,8 +153,14 @@ class TrainConfig(Settings):
         tasks.get(value)
         return value
 
+    @property
+    def eval_task(self) -> Any:
+        """What is evaluated on: a task of its own, or the run's."""
+        return self.task if self.eval.task is None else self.eval.task
+
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
+        tasks.get(self.eval_task)
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(
                 f"update.minibatches = {self.update.minibatches} exceeds rollout.prompts = {self.rollout.prompts}: "

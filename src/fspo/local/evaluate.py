@@ -49,6 +49,7 @@ class Evaluation:
     pass_at_interval: dict[int, tuple[float, float]]
     by_length: list[dict[str, Any]]
     by_difficulty: list[dict[str, Any]]
+    by_task: dict[str, dict[str, Any]]
     answers: list[Answer] = field(repr=False)
 
     def row(self) -> dict[str, Any]:
@@ -114,6 +115,7 @@ def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int)
         pass_at_interval={k: _interval(values) for k, values in estimates.items()},
         by_length=_by([a.length for a in answers], solved),
         by_difficulty=_by([a.difficulty for a in answers], solved),
+        by_task={name: _rate(solved[[a.task == name for a in answers]]) for name in sorted({a.task for a in answers})},
         answers=list(answers),
     )
 
@@ -135,9 +137,9 @@ def _by(attribute: Sequence[float], solved: np.ndarray, bins: int = 4) -> list[d
     index, _, ranges = cut(values, bins)
     rows = []
     for k, (low, high) in enumerate(ranges):
-        inside = solved[index == k]
-        rows.append({
-            "low": low, "high": high, "count": len(inside), "accuracy": float(inside.mean()),
-            "interval": wilson(inside.sum(), len(inside)),
-        })  # fmt: skip
+        rows.append({"low": low, "high": high, **_rate(solved[index == k])})
     return rows
+
+
+def _rate(solved: np.ndarray) -> dict[str, Any]:
+    return {"count": len(solved), "accuracy": float(solved.mean()), "interval": wilson(solved.sum(), len(solved))}

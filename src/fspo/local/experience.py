@@ -19,7 +19,7 @@ from fspo.local.config import TrainConfig
 from fspo.local.forward import logprobs
 from fspo.local.models import Policy
 from fspo.local.prompts import decode, encode
-from fspo.local.rollout import generate
+from fspo.local.samplers import Sampler
 from fspo.tasks import Task
 from fspo.tasks.base import Example
 from fspo.tasks.scoring import Scorer
@@ -72,7 +72,7 @@ class Experience:
 
 
 def collect(
-    policy: Policy, task: Task, scorer: Scorer, config: TrainConfig, step: int, next_index: int
+    policy: Policy, sampler: Sampler, task: Task, scorer: Scorer, config: TrainConfig, step: int, next_index: int
 ) -> tuple[Experience, int]:
     """Sample and score the answers of a step; returns the index of the next prompt that nobody has seen.
 
@@ -82,14 +82,15 @@ def collect(
     kept: list[tuple[Example, list[int], list[list[int]], list[bool], list[str], list[float]]] = []
     wanted = settings.prompts
     failures: Counter[str] = Counter()
+    sampler.sync(policy)
     for attempt in range(settings.dynamic + 1):
         examples = [task.example("train", next_index + i) for i in range(wanted)]
         next_index += wanted
         ids = encode(policy, examples, config.model.chat)
         seed = _seed(config.seed, step, attempt)
         n = settings.group
-        rollout = generate(
-            policy, ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed
+        rollout = sampler.generate(
+            ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed
         )
         texts = decode(policy, rollout.completions)
         asked = [e for e in examples for _ in range(n)]

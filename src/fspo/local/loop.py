@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fspo import objectives, tasks
-from fspo.local import checkpoint
+from fspo.local import checkpoint, samplers
 from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
 from fspo.local.evaluate import evaluate
@@ -61,9 +61,10 @@ class RunInterruptedError(Exception):
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
     """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
     observer = observer or Nobody()
-    _claim(folder, resume)
+    samplers.require(config.rollout)
+    claim(folder, resume)
     configuration.write(config, folder / "config.yaml")
-    task = tasks.get(config.task)
+    task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
     saved = checkpoint.steps(folder / "checkpoints")
     policy = _policy(config, start, checkpoint.path_of(folder / "checkpoints", saved[-1]) if saved else None)
@@ -84,13 +85,17 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
+        examiner = scorer
+        if config.eval.task is not None:
+            examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
         sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+        sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log"))
         asked_to_stop = stack.enter_context(_interrupt(observer))
         if not saved:
-            _evaluate(policy, task, scorer, config, 0, records, sinks, observer)
+            _evaluate(policy, held_out, examiner, config, 0, records, sinks, observer)
         for step in range(state.step + 1, config.steps + 1):
             clock = _Clock()
-            experience, next_index = collect(policy, task, scorer, config, step, next_index)
+            experience, next_index = collect(policy, sampler, task, scorer, config, step, next_index)
             clock.lap("rollout")
             if config.rollout.staleness or reference is not None:
                 _take_logprobs(experience, policy, reference, config)
@@ -121,7 +126,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
                 )
             last = step == config.steps
             if step % config.eval.every == 0 or last:
-                _evaluate(policy, task, scorer, config, step, records, sinks, observer)
+                _evaluate(policy, held_out, examiner, config, step, records, sinks, observer)
             if step % config.checkpoint.every == 0 or last or asked_to_stop():
                 rest = [e.to_json() for e in waiting]
                 state = checkpoint.State(
@@ -133,7 +138,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     return policy
 
 
-def _claim(folder: Path, resume: bool) -> None:
+def claim(folder: Path, resume: bool) -> None:
     """A folder holds one run: it is not overwritten, and only a run can be resumed."""
     used = (folder / "config.yaml").exists()
     if used and not resume:

@@ -58,26 +58,30 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
     if moved:
         S = np.concatenate([u.log_ratio.numpy() for u in moved])
         L = np.concatenate([lengths[u.members] for u in moved])
-        accepted = np.clip(np.concatenate([u.accepted.numpy() for u in moved]), 0, 1)
-        report = fairness.measure(L, accepted, bins=config.log.bins)
-        result |= {
-            "clip_rate": report.clip_rate,
-            "lre": report.lre,
-            "lre_interval": report.lre_interval,
-            "flatness": report.flatness,
-            "clip_by_length": [
-                {
-                    "low": b.low, "high": b.high, "count": b.count, "clip_rate": b.clip_rate,
-                    "interval": (1 - b.interval[1], 1 - b.interval[0]),
-                }
-                for b in report.bins
-            ],
-            "ess": min(u.metrics["ess"] for u in moved),
-            "mu": moved[-1].metrics["mu"],
-            "sigma": moved[-1].metrics["sigma"],
-            "log_ratio_size": float(np.abs(S).mean()),
-        }  # fmt: skip
+        accepted = np.concatenate([u.accepted.numpy() for u in moved])
+        result |= clipping(S, L, accepted, config.log.bins)
+        result |= {"ess": min(u.metrics["ess"] for u in moved)}
+        result |= {key: moved[-1].metrics[key] for key in ("mu", "sigma")}
     return result
+
+
+def clipping(S: np.ndarray, L: np.ndarray, accepted: np.ndarray, bins: int) -> dict[str, Any]:
+    """What clipping did to responses of every length: (N,) sums, lengths and shares that survived."""
+    report = fairness.measure(L, np.clip(accepted, 0, 1), bins=bins)
+    return {
+        "clip_rate": report.clip_rate,
+        "lre": report.lre,
+        "lre_interval": report.lre_interval,
+        "flatness": report.flatness,
+        "clip_by_length": [
+            {
+                "low": b.low, "high": b.high, "count": b.count, "clip_rate": b.clip_rate,
+                "interval": (1 - b.interval[1], 1 - b.interval[0]),
+            }
+            for b in report.bins
+        ],
+        "log_ratio_size": float(np.abs(S).mean()),
+    }  # fmt: skip
 
 
 def _add_rows(columns: dict[str, list[Any]], update: Update, trained: Experience, step: int) -> None:

@@ -126,22 +126,27 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
-    from peft import LoraConfig, get_peft_model
+def lora_config(lora: Lora) -> Any:
+    """peft's configuration of these adapters."""
+    from peft import LoraConfig
 
     if lora.rank < 1:
         raise ValueError(f"the LoRA rank is {lora.rank}; it must be at least 1")
-    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
-    config = LoraConfig(
+    return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft multiplies by it; any number serves
-        target_modules=targets,
+        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
+
+
+def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
+    from peft import get_peft_model
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, config).eval()
+        return get_peft_model(model, lora_config(lora)).eval()
 
 
 def set_threads(policy: Policy, threads: int = 0) -> int:

@@ -103,12 +103,7 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
-    if n < 1 or max_new_tokens < 1:
-        raise ValueError(f"n is {n} and max_new_tokens is {max_new_tokens}; both must be at least 1")
-    ids = [list(p) for p in prompts]
-    if not ids or not all(ids):
-        raise ValueError("a prompt is empty or there is none; give at least one token for every prompt")
-    group = [g for g in range(len(ids)) for _ in range(n)]
+    ids, group = check_request(prompts, n, max_new_tokens)
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
     completions: list[list[int]] = []
@@ -120,6 +115,16 @@ def generate(
             completions += [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
             finished += ended.tolist()
     return Rollout(ids, completions, group, finished)
+
+
+def check_request(prompts: Sequence[Sequence[int]], n: int, max_new_tokens: int) -> tuple[list[list[int]], list[int]]:
+    """The prompts as lists, and the prompt of every answer; refuses what nobody could answer."""
+    if n < 1 or max_new_tokens < 1:
+        raise ValueError(f"n is {n} and max_new_tokens is {max_new_tokens}; both must be at least 1")
+    ids = [list(p) for p in prompts]
+    if not ids or not all(ids):
+        raise ValueError("a prompt is empty or there is none; give at least one token for every prompt")
+    return ids, [g for g in range(len(ids)) for _ in range(n)]
 
 
 @contextmanager

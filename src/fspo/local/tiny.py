@@ -13,7 +13,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-SPECIAL = ("<pad>", "<bos>", "<eos>")
+# The end is called as in Qwen's tokenizers: verl looks for that name in every model of the family.
+SPECIAL = ("<pad>", "<bos>", "<|im_end|>")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n:=+-*/()[]{}<>,.?#|;_^!"
 """61 characters; with the three special tokens the vocabulary has 64 entries."""
 

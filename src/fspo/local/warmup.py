@@ -26,7 +26,7 @@ from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 
 ELSEWHERE = 10_000_000  # solutions come from here on, so that the run's own prompts are new to the model
-VERSION = 2  # of the procedure: a change of it makes cached starts stale
+VERSION = 3  # of the procedure: a change of it makes cached starts stale
 
 Progress = Callable[[int, int, float], None]  # steps done, most steps, share solved
 

@@ -84,19 +84,25 @@ class Objective(Settings, ABC):
         ref_logprobs: Tensor | None = None,
         entropy: Tensor | None = None,
         sampler_logprobs: Tensor | None = None,
+        sampler_weights: Tensor | None = None,
     ) -> Output:
         """The loss of a batch of B responses, padded anywhere to T positions.
 
         logprobs, old_logprobs: (B, T) of the current and of the behaviour policy; advantages: (B,); mask: (B, T)
         bool, the trained tokens. `totals` are the sums over the whole batch when this is only a part of it: the
         losses of the parts then add up to the loss of the whole. `staleness` is the number of optimiser steps
-        since the answers were sampled; only objectives with a state look at it.
+        since the answers were sampled; only objectives with a state look at it. `sampler_weights` (B, T) are those of
+        an engine that has corrected for its sampler already.
         """
         batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
         surrogate = self.surrogate(batch)
         metrics = dict(surrogate.metrics)
         weights = None
-        if self.mismatch is not None:
+        if sampler_weights is not None:
+            if self.mismatch is not None:
+                raise ValueError("sampler_weights correct for the sampler already: leave the option mismatch out")
+            weights = _given(sampler_weights, "sampler_weights", "sampler_weights", batch)
+        elif self.mismatch is not None:
             sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
             weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
             outside = changed.to(batch.lengths.dtype) if changed.dim() == 1 else batch.share(changed)
@@ -165,14 +171,17 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     """Statistics of this batch alone, from one transfer of per-response numbers."""
     columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped]
     S, L, accepted, capped = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
-    mu = float(S.sum() / L.sum())
-    sigma = float(((S - mu * L) / L.sqrt()).square().mean().sqrt())
-    log_ess = 2 * torch.logsumexp(S, 0) - torch.logsumexp(2 * S, 0)
     return {
         "clip_rate": 1 - float(accepted.mean()),
         "capped": float(capped.mean()),
-        "mu": mu,
-        "sigma": sigma,
-        "ess": math.exp(float(log_ess)) / len(S),
+        **ratio_statistics(S, L),
         "on_policy": float(not S.any()),
     }
+
+
+def ratio_statistics(S: Tensor, L: Tensor) -> dict[str, float]:
+    """Drift a token, scale of (S - mu L) / sqrt(L), and effective sample size, of (B,) float64 on the host."""
+    mu = float(S.sum() / L.sum())
+    sigma = float(((S - mu * L) / L.sqrt()).square().mean().sqrt())
+    log_ess = 2 * torch.logsumexp(S, 0) - torch.logsumexp(2 * S, 0)
+    return {"mu": mu, "sigma": sigma, "ess": math.exp(float(log_ess)) / len(S)}

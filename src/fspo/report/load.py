@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import yaml
 
+from fspo.report.text import slug
+
 LENGTH_BINS = 8
 HEAT_COLUMNS = 48  # spans of steps across the heat map
 LAST_STEPS = 50  # at most so many steps are pooled as "the last steps"
 LAST_ROWS = 200_000  # ... and at most so many rows
-SAMPLE_STEPS = 3  # first and last steps whose answers are shown
+SAMPLE_STEPS = 40  # at most so many steps' answers are shown, evenly spread
 SAMPLES_A_STEP = 4
+LONGEST_TEXT = 2000  # characters of an answer that are shown
 
 Row = dict[str, Any]
 
@@ -46,22 +48,31 @@ class Run:
     """What a run's folder holds."""
 
     folder: Path
+    label: str = ""  # the name in the page, where the folder's own is not enough
     config: Row = field(default_factory=dict)
     metrics: list[Row] = field(default_factory=list)
     timings: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
-    samples: list[Row] = field(default_factory=list)  # of the first and last steps
+    samples: list[Row] = field(default_factory=list)  # of steps spread over the run, first and last included
     records: Records | None = None
     notes: list[str] = field(default_factory=list)  # what is missing or could not be read
 
     @property
     def name(self) -> str:
-        return self.folder.resolve().name
+        return self.label or self.folder.resolve().name
 
     @property
     def objective(self) -> Row:
         value = self.config.get("objective")
         return value if isinstance(value, dict) else {"name": value} if value else {}
+
+
+def load_all(folders: Sequence[str | Path]) -> list[Run]:
+    """Several runs, each with a name of its own."""
+    runs = [load(folder) for folder in folders]
+    if len({slug(run.name) for run in runs}) == len(runs):
+        return runs
+    return [replace(run, label=f"{k}: {run.name}") for k, run in enumerate(runs, 1)]
 
 
 def load(folder: str | Path) -> Run:
@@ -134,21 +145,35 @@ def _evaluations(rows: Iterator[Row]) -> list[Row]:
 
 
 def _samples(rows: Iterator[Row]) -> list[Row]:
-    """The answers of the first and of the last steps that have any."""
-    first: dict[int, list[Row]] = {}
-    last: deque[tuple[int, list[Row]]] = deque(maxlen=SAMPLE_STEPS)
+    """Answers of steps spread over the run: when too many steps are held, every second of them goes.
+
+    The last step always stays. Texts are cut here, so that memory is bounded by what is shown.
+    """
+    kept: dict[int, list[Row]] = {}
+    last: tuple[int, list[Row]] = (-1, [])
+    stride, seen = 1, -1
     for row in rows:
         step = row["step"]
-        if step in first or len(first) < SAMPLE_STEPS:
-            kept = first.setdefault(step, [])
-        else:
-            if not last or last[-1][0] != step:
-                last.append((step, []))
-            kept = last[-1][1]
-        if len(kept) < SAMPLES_A_STEP:
-            kept.append(row)
-    later = {step: rows for step, rows in last if step not in first}
-    return [row for steps in (first, later) for step in sorted(steps) for row in steps[step]]
+        if step not in kept and step != last[0]:
+            seen += 1
+            last = (step, [])
+            if seen % stride == 0:
+                kept[step] = last[1]
+            if len(kept) > SAMPLE_STEPS:
+                stride *= 2
+                kept = {s: kept[s] for s in list(kept)[::2]}
+        target = kept.get(step, last[1] if step == last[0] else [])
+        if len(target) < SAMPLES_A_STEP:
+            target.append({k: _cut(v) if k in ("prompt", "completion") else v for k, v in row.items()})
+    if last[1]:
+        kept[last[0]] = last[1]
+    return [row for step in sorted(kept) for row in kept[step]]
+
+
+def _cut(text: Any) -> str:
+    text = "" if text is None else str(text)
+    left = len(text) - LONGEST_TEXT
+    return text[:LONGEST_TEXT] + (f"\n… {left:,} more characters" if left > 0 else "")
 
 
 COLUMNS: dict[str, Any] = {
@@ -160,11 +185,17 @@ COLUMNS: dict[str, Any] = {
     "accepted": pl.Float64,
     "advantage": pl.Float64,
 }
+# What another engine may not record, and what then stands for it: S is 0 in an on-policy update and nowhere else.
+STANDS_FOR: dict[str, pl.Expr] = {
+    "update": pl.lit(0),
+    "staleness": (pl.col("log_ratio") != 0).cast(pl.Int64),
+    "advantage": pl.lit(None),
+}
 
 
 def _records(folder: Path, notes: list[str]) -> Records | None:
     # Files are scanned together where their columns have the same types: a thousand scans are slow to put together.
-    groups: dict[tuple[pl.DataType, ...], list[Path]] = {}
+    groups: dict[tuple[pl.DataType | None, ...], list[Path]] = {}
     paths, broken = [], []
     for path in sorted(folder.glob("step-*.parquet")):
         try:
@@ -172,12 +203,12 @@ def _records(folder: Path, notes: list[str]) -> Records | None:
         except (pl.exceptions.PolarsError, OSError):
             broken.append(f"{path.name} is not a readable Parquet file")
             continue
-        lacking = [name for name in COLUMNS if name not in known]
+        lacking = [name for name in COLUMNS if name not in known and name not in STANDS_FOR]
         if lacking:
             broken.append(f"{path.name} lacks {', '.join(lacking)}")
         else:
             paths.append(path)
-            groups.setdefault(tuple(known[name] for name in COLUMNS), []).append(path)
+            groups.setdefault(tuple(known.get(name) for name in COLUMNS), []).append(path)
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         notes.append(f"records/: {broken[0]}{more}; left out.")
@@ -241,8 +272,9 @@ def _records(folder: Path, notes: list[str]) -> Records | None:
 def _scan(paths: list[Path]) -> pl.LazyFrame:
     """The needed columns of files with the same types, without rows that cannot be used."""
     known = pl.read_parquet_schema(paths[0])
-    schema = {name: known[name] for name in COLUMNS}
+    schema = {name: known[name] for name in COLUMNS if name in known}
     table = pl.scan_parquet(paths, schema=schema, extra_columns="ignore")
+    table = table.with_columns(**{name: e for name, e in STANDS_FOR.items() if name not in known})
     return table.select(pl.col(name).cast(kind, strict=False) for name, kind in COLUMNS.items()).filter(
         (pl.col("length") > 0)
         & pl.col("step").is_not_null()

@@ -1,0 +1,1 @@
+"""The objectives and their records inside other people's trainers."""

@@ -1,0 +1,96 @@
+"""The live page: new steps appear without a reload, and the reader keeps their place."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+
+import pytest
+from synthetic import make_run
+
+from fspo.report.watch import open_server
+
+
+@pytest.fixture
+def going(tmp_path):
+    """A run that is going: `write(n)` puts its first n steps in place."""
+    whole, folder = make_run(tmp_path / "whole", steps=12), tmp_path / "run"
+    folder.mkdir()
+
+    def write(steps: int) -> None:
+        shutil.copy(whole / "config.yaml", folder)
+        (folder / "records").mkdir(exist_ok=True)
+        for path in sorted((whole / "records").iterdir())[:steps]:
+            shutil.copy(path, folder / "records")
+        for name in ("samples", "evaluations", "timings", "metrics"):
+            lines = (whole / f"{name}.jsonl").read_text().splitlines(keepends=True)
+            kept = [line for line in lines if int(re.search(r'"step": (\d+)', line).group(1)) <= steps]
+            part = folder / f"{name}.part"
+            part.write_text("".join(kept))
+            part.rename(folder / f"{name}.jsonl")
+
+    with open_server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield write, server.url
+        server.shutdown()
+        thread.join(5)
+
+
+def wait(page, text: str) -> None:
+    page.wait_for_function("text => document.querySelector('main').innerText.includes(text)", arg=text, timeout=15000)
+
+
+def test_it_follows_and_keeps_the_readers_place(show, going):
+    write, url = going
+    page = show(url)
+    assert "metrics.jsonl is missing" in page.locator("main").inner_text()
+    page.evaluate("window.same = true")
+    write(4)
+    wait(page, "4 of 12")
+    page.get_by_role("button", name="Dark theme").click()
+    slider = page.locator("input[type=range]")
+    slider.focus()
+    page.keyboard.press("Home")
+    page.locator("#search").fill("abcde")
+    page.locator("#search").evaluate("e => e.setSelectionRange(2, 4)")
+    found = page.locator("#found").inner_text()
+    page.evaluate("scrollTo(0, 900)")
+    write(9)
+    wait(page, "9 of 12")
+    assert page.evaluate("window.same")  # no reload
+    assert page.locator("#search").input_value() == "abcde"
+    assert page.locator("#found").inner_text() != found  # searched again, in more answers
+    assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == [
+        "search",
+        2,
+        900,
+    ]
+    assert page.locator("input[type=range]").input_value() == "0"
+    assert page.locator("figure[data-slider] output").inner_text().startswith("Step 1:")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.locator("#search").fill("")
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("End")
+    page.locator("details.step").nth(1).locator("summary").click()
+    opened = page.locator("details.step[open]").count()
+    write(12)
+    wait(page, "12 of 12")
+    assert page.locator("figure[data-slider] output").inner_text().startswith("Step 12:")  # at its end it follows
+    assert page.locator("details.step[open]").count() >= opened
+    assert page.locator("#status").inner_text().startswith("live, last change")
+
+
+def test_it_says_when_the_server_has_ended(browser, tmp_path):
+    with open_server(tmp_path) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        page = browser.new_page()
+        page.goto(server.url)
+        server.shutdown()
+        thread.join(5)
+    page.wait_for_function(
+        "() => document.getElementById('status').textContent.startsWith('no connection')", timeout=15000
+    )
+    page.close()

@@ -1,0 +1,287 @@
+"""The report in a browser: what is drawn, what moves, and what models wrote does no harm."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from synthetic import NASTY, make_run, stretch, write_jsonl
+
+from fspo.report.load import load
+from fspo.report.page import SECTIONS, write
+
+PHONE = {"width": 390, "height": 844}
+HARM = [
+    NASTY,
+    "<img src=x onerror=\"window.harm='img'\"><svg onload=\"window.harm='svg'\">",
+    "</pre></div></main><script>window.harm='script'</script><!--",
+    '"><iframe src="http://example.com/"></iframe><link rel=stylesheet href="http://example.com/x.css">',
+    "</script><script>window.harm='json'</script>",
+    "<a href=\"javascript:window.harm='href'\">needle-in-a-haystack</a>",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=100, answers=48)
+    rows = load(folder).samples
+    write_jsonl(
+        folder / "samples.jsonl",
+        [{**row, "step": k + 1, "prompt": HARM[k % len(HARM)], "completion": HARM[(k + 1) % len(HARM)]}
+         for k, row in enumerate(rows[:30])],
+    )  # fmt: skip
+    metrics = load(folder).metrics
+    metrics[3]["warnings"] = [HARM[1], HARM[2]]
+    write_jsonl(folder / "metrics.jsonl", metrics)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    return write(run)
+
+
+def overflow(page) -> int:
+    """How far the page is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+def overlaps(page) -> list[str]:
+    """Texts of a chart that lie on each other, or out of it."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('svg[data-frame]')].flatMap((svg) => {
+          const box = svg.getBoundingClientRect();
+          const texts = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
+          const out = texts.filter(([, r]) => r.left < box.left - 1 || r.right > box.right + 1 ||
+            r.top < box.top - 1 || r.bottom > box.bottom + 1).map(([t]) => `${t} is cut`);
+          texts.forEach(([a, r], i) => texts.slice(i + 1).forEach(([b, s]) => {
+            const x = Math.min(r.right, s.right) - Math.max(r.left, s.left);
+            const y = Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top);
+            if (x > 1 && y > 3) out.push(`${a} on ${b}`);
+          }));
+          return out.map((what) => `${svg.querySelector('title').textContent}: ${what}`);
+        })"""
+    )
+
+
+def test_every_panel_is_drawn(show, report):
+    page = show(report)
+    for section in SECTIONS:
+        assert page.locator(f"#{section.id} h2").is_visible()
+    charts = page.locator("svg[role=img]")
+    assert charts.count() == 20
+    for k in range(charts.count()):
+        box = charts.nth(k).bounding_box()
+        assert box["width"] > 200
+        assert box["height"] > 120
+    assert overlaps(page) == []
+    assert overflow(page) == 0
+
+
+def test_a_phone(show, report):
+    page = show(report, viewport=PHONE, has_touch=True)
+    assert overflow(page) == 0
+    assert overlaps(page) == []
+    sizes = page.evaluate(
+        """[...document.querySelectorAll('svg[data-frame]')].map((s) =>
+        12 * s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
+    )
+    assert min(sizes) > 9.5  # pixels of the charts' letters
+
+
+def test_the_slider_shows_the_span_it_says(show, report, run):
+    page = show(report)
+    slider = page.locator("input[type=range]")
+    assert slider.get_attribute("max") == "33"  # spans of three steps
+    last = page.locator("figure[data-slider] output").inner_text()
+    slider.focus()
+    page.keyboard.press("Home")
+    first = page.locator("figure[data-slider] output").inner_text()
+    assert first.startswith("Steps 1 to 3:")
+    assert last.startswith("Step 100:")
+    clip = load(run).records.clip
+    rows = clip.filter(clip["column"] == 0).sort("bin")
+    titles = page.locator("figure[data-slider] svg").nth(1).locator("g > g > title").all_text_contents()
+    rates = [float(re.search(r": ([\d.]+)\s%", t).group(1)) / 100 for t in titles]
+    assert rates == pytest.approx(rows["clip_rate"].to_list(), abs=6e-4)
+    # The bars have the heights that their axis gives those rates.
+    heights, scale = page.evaluate(
+        """() => { const svg = document.querySelectorAll('figure[data-slider] svg')[1];
+        const [,, top, bottom,,, y0, y1] = svg.dataset.frame.split(' ').map(Number);
+        return [[...svg.querySelectorAll('rect.bar')].map((r) => Number(r.getAttribute('height'))),
+                (bottom - top) / (y1 - y0)]; }"""
+    )
+    assert [h / scale for h in heights] == pytest.approx(rows["clip_rate"].to_list(), abs=1e-4)
+    left = page.locator(".marker").bounding_box()["x"]
+    page.keyboard.press("ArrowRight")
+    assert page.locator("figure[data-slider] output").inner_text().startswith("Steps 4 to 6:")
+    assert page.locator(".marker").bounding_box()["x"] > left + 5
+    page.keyboard.press("End")
+    assert page.locator("figure[data-slider] output").inner_text() == last
+
+
+def test_search_finds_answers(show, report):
+    page = show(report)
+    answers = page.locator(".answer")
+    assert page.locator("#found").inner_text() == "30 answers"
+    page.locator("#search").fill("NEEDLE-in")
+    seen = [a for a in answers.all() if a.is_visible()]
+    assert page.locator("#found").inner_text() == f"{len(seen)} of 30 answers"
+    assert len(seen) == 10
+    assert all("needle-in-a-haystack" in a.inner_text() for a in seen)
+    page.locator("#search").fill("<img src=x onerror")
+    assert page.locator("#found").inner_text() == "10 of 30 answers"
+    page.locator("#search").fill("no answer has this")
+    assert page.locator("#found").inner_text() == "0 of 30 answers"
+    page.locator("#search").fill("")
+    assert page.locator("details.step:visible").count() == 30
+    assert page.locator("details.step[open]").count() == 2
+
+
+def test_the_theme_follows_the_system_and_then_the_button(show, report):
+    page = show(report, color_scheme="dark")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    assert sum(map(int, re.findall(r"\d+", dark))) < 150
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(colour)
+    assert sum(map(int, re.findall(r"\d+", light))) > 650
+    page.get_by_role("button", name="Dark theme").click()
+    assert page.evaluate(colour) == dark
+    page.reload()
+    assert page.evaluate(colour) == dark  # kept
+    assert page.get_by_role("button", name="Light theme").is_visible()
+    page.emulate_media(media="print")
+    ink = page.evaluate("getComputedStyle(document.querySelector('h2')).color")
+    assert sum(map(int, re.findall(r"\d+", ink))) < 150  # paper is white in every theme
+    assert not page.locator("nav").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_against_its_ground(show, report, scheme):
+    """WCAG's contrast for text, 4.5, of every colour that writes or draws."""
+    page = show(report, color_scheme=scheme)
+    ratios = page.evaluate(
+        """() => {
+          const luminance = (text) => {
+            const c = text.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+              .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
+          };
+          const probe = document.body.appendChild(document.createElement('i'));
+          const colour = (name) => {
+            probe.style.color = `var(${name})`;
+            return luminance(getComputedStyle(probe).color);
+          };
+          const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+          const found = {};
+          for (const ground of ['--page', '--card'])
+            for (const name of ['--ink', '--muted', '--alert', ...[1, 2, 3, 4, 5, 6, 7, 8].map((k) => `--c${k}`)])
+              found[`${name} on ${ground}`] = contrast(colour(name), colour(ground));
+          return found;
+        }"""
+    )
+    assert {k: v for k, v in ratios.items() if v < 4.5} == {}
+
+
+def test_what_models_wrote_does_no_harm(show, report):
+    page = show(report)
+    for details in page.locator("details").all():
+        details.evaluate("d => { d.open = true; }")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.harm") is None
+    assert page.locator("iframe, img, main a, link, main script:not([type='application/json'])").count() == 0
+    text = page.locator("#samples").inner_text()
+    for wanted in ('<script>alert("x")</script> \'"&<b> \\x00\\x1b[31m\\x07 \\ud800 \\u202e end', *HARM[1:]):
+        assert wanted in text
+    assert HARM[1] in page.locator("#warnings").inner_text()
+
+
+def test_the_policy_stops_what_would_get_through(browser, report):
+    page = browser.new_page()
+    page.goto(report.as_uri())
+    blocked = page.evaluate(
+        """() => new Promise((done) => {
+          document.addEventListener('securitypolicyviolation', (e) => done(e.violatedDirective), { once: true });
+          const script = document.createElement('script');
+          script.textContent = "window.harm = 'policy'";
+          document.body.append(script);
+        })"""
+    )
+    assert blocked == "script-src-elem"
+    assert page.evaluate("window.harm") is None
+    left = page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'left', () => 'stopped')")
+    assert left == "stopped"
+    page.close()
+
+
+def test_without_script_everything_can_be_read(show, report):
+    page = show(report, java_script_enabled=False)
+    assert page.locator("svg[role=img]").count() == 20
+    assert page.locator("figure[data-slider] output").inner_text().startswith("Step 100")
+    assert page.locator("details.step").count() == 30
+    for hidden in ("#theme", "#search", "input[type=range]"):
+        assert not page.locator(hidden).is_visible()
+
+
+def test_values_under_the_pointer(show, report, run):
+    page = show(report)
+    chart = page.locator("svg", has=page.locator("title", has_text="Training reward"))
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    step, reward = re.fullmatch(r"step (\d+)\nmean reward: ([\d.]+)", page.locator("#tip").inner_text()).groups()
+    assert float(reward) == pytest.approx(load(run).metrics[int(step) - 1]["reward"], abs=2e-3)
+    page.mouse.move(5, 5)
+    assert not page.locator("#tip").is_visible()
+
+
+def test_the_keyboard_reaches_everything(show, report):
+    page = show(report)
+    reached = set()
+    focus = "(e => e.id || (e.tagName === 'SUMMARY' ? 'summary' : e.hash ?? e.tagName))(document.activeElement)"
+    while (page.keyboard.press("Tab"), at := page.evaluate(focus))[1] != "BODY":
+        reached.add(at)
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    sections = {f"#{s.id}" for s in SECTIONS}
+    assert {"theme", "search", "summary", "clip-rate-by-length-through-training-at"} | sections <= reached
+
+
+def test_several_runs(show, run, tmp_path):
+    other = make_run(tmp_path / "a run with quite a long name <b>", steps=30, rule="gspo", seed=3)
+    page = show(write([run, other], tmp_path / "compare.html"))
+    assert overlaps(page) == []
+    assert overflow(page) == 0
+    assert page.locator("input[type=range]").count() == 2
+    first, second = page.locator("figure[data-slider] output").all_inner_texts()
+    page.locator("input[type=range]").nth(1).focus()
+    page.keyboard.press("Home")
+    now = page.locator("figure[data-slider] output").all_inner_texts()
+    assert now[0] == first
+    assert now[1] != second
+    colours = page.evaluate(
+        """[...document.querySelectorAll('#learning figure:nth-child(2) path.strong')]
+        .map((p) => getComputedStyle(p).stroke)"""
+    )
+    assert len(set(colours)) == 2
+    phone = show(tmp_path / "compare.html", viewport=PHONE)
+    assert overflow(phone) == 0
+    assert overlaps(phone) == []
+
+
+def test_a_thousand_steps_are_small_and_quick(show, tmp_path):
+    folder = stretch(make_run(tmp_path / "run", steps=25, answers=256), 1000)
+    path = write(folder)
+    assert path.stat().st_size < 3_000_000
+    page = show(Path(__file__).with_name("blank.html"))
+    start = time.perf_counter()
+    page.goto(path.as_uri())
+    page.locator("input[type=range]").evaluate(
+        "r => { r.value = 3; r.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    assert page.locator("figure[data-slider] output").inner_text().startswith("Steps 64 to 84:")
+    seconds = time.perf_counter() - start
+    print(f"{path.stat().st_size:,} bytes, interactive after {seconds:.2f} s")
+    assert seconds < 2

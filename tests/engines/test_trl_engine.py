@@ -1,0 +1,352 @@
+"""The TRL engine: TRL's own losses, real training, and independence of how a batch is split."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+from trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
+
+import fspo
+from fspo import report
+from fspo.engines.trl import STATE, FSPOConfig
+from fspo.local import tiny
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    for part in tiny.build("1x32"):
+        part.save_pretrained(folder)
+    return folder
+
+
+def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss of an optimiser step by the trainer's own `_compute_loss`, and its gradients."""
+    run.model.train()
+    run.current_gradient_accumulation_steps = len(inputs)
+    if hasattr(run, "ledger"):
+        run.ledger.update = update
+    total = 0.0
+    for part in inputs:
+        loss = run._compute_loss(run.model, dict(part))
+        loss.backward()
+        total += float(loss.detach())
+    return total, {name: p.grad for name, p in run.model.named_parameters()}
+
+
+SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # name: settings of ours, of TRL's, and of both
+    "grpo": ({"objective": "grpo"}, {"loss_type": "grpo"}, {}),
+    "grpo, beta": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"beta": 0.1}),
+    "grpo, truncated masked": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"mask_truncated_completions": True}),
+    "grpo, delta": (
+        {"objective": "grpo", "objective_args": {"dual_clip": 1.3}},
+        {"loss_type": "grpo", "delta": 1.3},
+        {},
+    ),
+    "dapo": ({"objective": "dapo"}, {"loss_type": "dapo", "epsilon_high": 0.28}, {}),
+    "dapo, beta": (
+        {"objective": "dapo"},
+        {"loss_type": "dapo", "epsilon_high": 0.28},
+        {"beta": 0.1, "use_bias_correction_kl": False},
+    ),
+    "dr_grpo": ({"objective": "dr_grpo"}, {"loss_type": "dr_grpo"}, {"scale_rewards": "none"}),
+    "bnpo": ({"objective": "bnpo"}, {"loss_type": "bnpo"}, {}),
+    "cispo": ({"objective": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}, {}),
+    "sapo": ({"objective": "sapo"}, {"loss_type": "sapo"}, {"scale_rewards": "batch"}),
+    "vespo": ({"objective": "vespo"}, {"loss_type": "vespo"}, {}),
+    "gspo": ({"objective": "gspo"}, {"loss_type": "grpo", **SEQUENCE}, {}),
+    "luspo": ({"objective": "luspo"}, {"loss_type": "luspo", **SEQUENCE}, {}),
+    "grpo, entropy": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"entropy_coef": 0.2}),
+}
+BY_MICRO_BATCH = {"bnpo", "grpo, entropy"}  # TRL's value itself depends on the accumulation steps
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> None:
+    ours, theirs, both = SHARED[case]
+    accumulation = 1 if case in BY_MICRO_BATCH else 2
+    common = both | {
+        "per_device_train_batch_size": 16 // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "num_iterations": 2,
+    }
+    run = trainer(model, tmp_path, **ours, **common)
+    peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, **theirs, **common)
+    run.model.train()
+    run._prepare_inputs(next(iter(run.get_train_dataloader())))
+    inputs = run._buffered_inputs
+    noise = torch.Generator().manual_seed(0)
+    for update, moved in ((0, 0.0), (1, 0.2)):
+        for part in inputs:
+            for name in ("old_per_token_logps", "ref_per_token_logps"):
+                if name in part:
+                    part[name] = part[name] + moved * torch.randn(part[name].shape, generator=noise)
+        run.model.zero_grad()
+        peer.model.zero_grad()
+        loss, gradients = losses(run, inputs, update)
+        expected, their_gradients = losses(peer, inputs, update)
+        assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
+        torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+    if case not in ("cispo", "vespo", "sapo"):
+        clip_rate = run.ledger.close()["clip_rate"]
+        assert 0 < clip_rate < 1, "both sides of the clip range must be met"
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path) -> None:
+    """TRL's own code makes the weights of the answers; only the engine that would have sampled them is not there."""
+    rule = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
+    common = {"per_device_train_batch_size": 16, "num_iterations": 2, **rule}
+    noise = torch.Generator().manual_seed(1)
+
+    def sampler(asked: list[str], host: Any) -> dict[str, Any]:
+        found = answers(asked, host)
+        found["logprobs"] = [
+            (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
+        ]
+        return found
+
+    run = trainer(model, tmp_path, objective="grpo", rollout_func=sampler, **common)
+    run.objective = FSPOConfig(**settings(tmp_path, objective="grpo", use_vllm=True, **common)).make_objective()
+    run.ledger.objective = run.objective
+    peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, loss_type="grpo", **common)
+    for host in (run, peer):
+        host.use_vllm, host._last_loaded_step = True, 0
+    run.model.train()
+    run._prepare_inputs(next(iter(run.get_train_dataloader())))
+    inputs = run._buffered_inputs
+    weights = inputs[0]["importance_sampling_ratio"]
+    assert weights.min() < weights.max(), "the weights must differ"
+    loss, gradients = losses(run, inputs, 1)
+    expected, their_gradients = losses(peer, inputs, 1)
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> None:
+    run = trainer(
+        model, tmp_path, max_steps=10, num_iterations=2, steps_per_generation=4, gradient_accumulation_steps=2,
+        per_device_train_batch_size=8, advantage="rloo", eval_strategy="steps", eval_steps=5, eval_dataset=prompts(4),
+        per_device_eval_batch_size=8,
+    )  # fmt: skip
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    run.train()
+    assert all(not torch.equal(before[name], p) for name, p in run.model.named_parameters())
+    log = [row for row in run.state.log_history if "loss" in row]
+    assert [row["fspo/on_policy"] for row in log] == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]
+    moved = log[-1]
+    for name in ("clip_rate", "lre", "flatness", "mu", "sigma", "ess", "drift", "c_low", "c_high", "kl"):
+        assert f"fspo/{name}" in moved
+    assert {"fspo/clip_by_length/1", "fspo/clip_by_length/2", "entropy", "reward"} <= set(log[0]) | set(moved)
+    assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
+
+    rows = pl.read_parquet(tmp_path / "fspo" / "records")
+    assert rows.group_by("step", "update").len().sort("step", "update").rows() == [
+        *((step, update, 16) for step in (1, 2) for update in range(4)), (3, 0, 16), (3, 1, 16),
+    ]  # fmt: skip
+    first = rows.filter(pl.col("update") < 2)  # the first pass over each rollout: every answer once
+    for (_,), part in first.group_by("step"):
+        rewards = torch.tensor(part["reward"].to_list())
+        expected = fspo.advantages.get("rloo")(rewards, part["index"].to_list())
+        torch.testing.assert_close(torch.tensor(part["advantage"].to_list()), expected)
+        assert set(part["index"]) == set(range(32 // GROUP))
+    assert set(rows["truncated"]) == {True, False}
+    assert rows.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
+
+    found = report.load(tmp_path / "fspo")
+    assert found.objective["name"] == "fspo"
+    assert found.config["trl"]["learning_rate"] == 1e-3
+    assert [row["step"] for row in found.metrics] == [1, 2, 3]
+    assert found.metrics[0]["reward"] == pytest.approx(log[0]["reward"])
+    assert found.records is not None
+    assert found.records.rows == len(rows)
+
+
+def test_a_new_run_replaces_the_records_of_an_older_one(model: Path, tmp_path: Path) -> None:
+    for steps in (3, 1):
+        trainer(model, tmp_path, max_steps=steps, per_device_train_batch_size=8).train()
+    assert pl.read_parquet(tmp_path / "fspo" / "records")["step"].unique().to_list() == [1]
+    assert len((tmp_path / "fspo" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    split_runs(str(model), out, batch=16, accumulation=1)
+    return out
+
+
+def assert_same_end(whole: Path, other: Path) -> None:
+    """Weights to 2e-6 and the metrics of all updates, where lr 1e-3 has moved the weights by up to 6e-3."""
+    for objective in SPLIT:
+        one, two = (torch.load(folder / f"{objective}.pt") for folder in (whole, other))
+        torch.testing.assert_close(two["weights"], one["weights"], rtol=0, atol=2e-6)
+        for a, b in zip(one["log"][:-1], two["log"][:-1], strict=True):
+            keys = [key for key in a if key in ("loss", "grad_norm", "reward", "entropy") or key.startswith("fspo/")]
+            assert {key: b[key] for key in keys} == pytest.approx({key: a[key] for key in keys}, rel=1e-4, abs=1e-6)
+
+
+def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
+    split_runs(str(model), tmp_path, batch=4, accumulation=4)
+    assert_same_end(whole, tmp_path)
+
+
+def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(port)]
+    script = [str(Path(__file__).parent / "trl_runs.py"), str(model), str(tmp_path), "4", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, "--nproc_per_node", "2", *script],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same_end(whole, tmp_path)
+    rows = [pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path)]
+    place = ["step", "update", "index", "reward", "length", "advantage"]
+    assert rows[0].select(place).sort(place).equals(rows[1].select(place).sort(place))
+
+
+def test_peft_trains_the_adapter_alone(model: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    run = trainer(
+        model, tmp_path, max_steps=4, num_iterations=2, per_device_train_batch_size=8, beta=0.01,
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
+    )  # fmt: skip
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    run.train()
+    changed = {name for name, p in run.model.named_parameters() if not torch.equal(before[name], p)}
+    assert changed
+    assert all("lora" in name for name in changed)
+    moved = run.state.log_history[-2]
+    assert moved["fspo/kl_reference"] > 0
+    assert moved["fspo/on_policy"] == 0
+
+
+def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> None:
+    common = {
+        "objective": "fspo_adaptive", "num_iterations": 2, "per_device_train_batch_size": 16, "max_steps": 6,
+        "save_strategy": "steps", "save_steps": 4,
+    }  # fmt: skip
+    whole = trainer(model, tmp_path / "a", **common)
+    whole.train()
+    checkpoint = tmp_path / "a" / "checkpoint-4"
+    learnt = json.loads((checkpoint / STATE).read_text())
+    assert learnt["step"] == 3
+    assert learnt["objective"]["1"]["sigma"] > 0
+    rows = pl.read_parquet(tmp_path / "a" / "fspo" / "records")
+
+    again = trainer(model, tmp_path / "a", **common)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert again.state.global_step == 6
+    assert again.ledger.state_dict() == whole.ledger.state_dict()
+    assert pl.read_parquet(tmp_path / "a" / "fspo" / "records").equals(rows)
+    (checkpoint / STATE).unlink()
+    with pytest.raises(ValueError, match=r"has no fspo\.json"):
+        trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path: Path) -> None:
+    def endless(asked: list[str], host: Any) -> dict[str, Any]:
+        ids = [[5] * 12 for _ in asked]
+        return {"prompt_ids": host.processing_class(asked)["input_ids"], "completion_ids": ids, "logprobs": None}
+
+    run = trainer(
+        model, tmp_path, max_steps=2, per_device_train_batch_size=8, mask_truncated_completions=True,
+        rollout_func=endless,
+    )  # fmt: skip
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    run.train()
+    assert all(torch.equal(before[name], p) for name, p in run.model.named_parameters())
+    assert run.ledger.step == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"loss_type": "grpo"}, "loss_type = 'grpo' is of TRL's own losses and would do nothing: give objective"),
+        ({"epsilon": 0.1}, "give the clip range in objective_args"),
+        ({"epsilon_high": 0.28}, "epsilon_high = 0.28"),
+        ({"delta": 1.5}, "dual_clip or c_dual"),
+        ({"importance_sampling_level": "sequence"}, "objective='gspo'"),
+        ({"sapo_temperature_neg": 2.0}, "give tau_neg"),
+        ({"vespo_k_pos": 1.0}, "give k_pos"),
+        ({"top_entropy_quantile": 0.2}, "every token is trained"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
+        ({"use_adaptive_entropy": True}, "constant entropy_coef"),
+        ({"objective": "fpso"}, "no objective 'fpso'; did you mean 'fspo'"),
+        ({"objective_args": {"c_lo": 0.1}}, "FSPO has no parameter 'c_lo'; did you mean 'c_low'"),
+        ({"beta": 0.1, "objective_args": {"kl": {"coef": 0.2}}}, "both KL penalties"),
+        ({"entropy_coef": 0.1, "objective_args": {"entropy_coef": 0.2}}, "the one in objective_args differ"),
+        ({"advantage": "grop"}, "no advantage 'grop'"),
+        ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "cannot mix two rollouts"),
+        (
+            {
+                "use_vllm": True,
+                "vllm_importance_sampling_mode": "token_mask",
+                "objective_args": {"mismatch": {"c": 0.1}},
+            },
+            "vllm_importance_sampling_mode and mismatch",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+
+
+def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="FSPOTrainer needs an FSPOConfig"):
+        trainer(model, tmp_path, config=GRPOConfig, per_device_train_batch_size=8)
+    with pytest.raises(ValueError, match="mismatch needs the sampler's log-probs"):
+        trainer(
+            model, tmp_path, per_device_train_batch_size=8, objective_args={"mismatch": {"c": 0.1}}, rollout_func=None
+        )
+
+
+def test_settings_from_the_command_line(tmp_path: Path) -> None:
+    arguments = ["--output_dir", str(tmp_path), "--objective", "fspo", "--objective_args", '{"clip_rate": 0.1}']
+    (config,) = TrlParser([FSPOConfig]).parse_args_and_config([*arguments, "--use_cpu", "--bf16", "false"])
+    assert config.make_objective() == fspo.objectives.get("fspo", clip_rate=0.1)
+
+
+def test_a_kl_penalty_of_ours_makes_trl_keep_a_reference(tmp_path: Path) -> None:
+    config = FSPOConfig(**settings(tmp_path, objective_args={"kl": {"coef": 0.2, "kind": "k2"}}))
+    assert config.beta == 0.2
+    assert config.make_objective().kl == fspo.objectives.KLPenalty(coef=0.2, kind="k2")
+
+
+def test_the_documented_change_of_a_grpo_script_runs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The difference in docs/engines.md is at most three lines, and what stands after it trains."""
+    text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    lines = text.split("```diff\n")[1].split("```")[0].splitlines()
+    before, after = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
+    assert len(after) == len(before) <= 3
+    assert [re.sub("FSPO", "GRPO", line) for line in after[1:]] == before[1:]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"model": str(model), "reward": reward, "dataset": prompts(1)}
+    here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
+    exec("\n".join(after).replace("num_iterations=2", here), names)
+    names["trainer"].train()
+    found = report.load("out/fspo")
+    assert found.objective["name"] == "fspo"
+    assert len(found.metrics) == 3

@@ -1,0 +1,423 @@
+"""The objectives inside verl 0.9.1: equal to ours and to verl's own, and the same however a batch is split."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+pytest.importorskip("verl")
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+from verl.utils.tracking import FileLogger
+from verl.workers.config import ActorConfig
+from verl_ranks import CASES, ROWS, actor, train, update
+
+import fspo
+from batches import Inputs, assert_equal, random_batch
+from cpu_platform import environment
+from fspo.engines.verl import NAMES, PolicyLoss
+from fspo.engines.verl_log import collect
+from fspo.local import models
+from fspo.objectives import Totals
+from fspo.report import load
+
+HERE = Path(__file__).parent
+
+
+def call(config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str | None = None, **options: Any):
+    """The loss as verl's actor asks for it."""
+    return get_policy_loss_fn(name or config.policy_loss.loss_mode)(
+        old_log_prob=batch.old_logprobs,
+        log_prob=logprobs,
+        advantages=batch.advantages.unsqueeze(-1) * batch.mask,
+        response_mask=batch.mask,
+        config=config,
+        **{"loss_agg_mode": "token-mean"} | options,
+    )
+
+
+# --- the losses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_registered_loss_is_ours(name: str) -> None:
+    for seed in range(20):
+        before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
+        config = actor(name, updates=1)
+        call(config, before, before.logprobs)  # the rollout that the drift and an adaptive band are taken from
+        objective = fspo.objectives.get(NAMES[name])
+        known = Totals.of(*before.arguments()[:2], before.mask)
+        S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
+        objective.observe(S, before.mask.sum(-1), 0)
+        n, t, mu = len(batch.mask), float(batch.mask.sum()), known.drift
+        square = n * known.scale(mu) ** 2 + mu * mu * t
+        totals = Totals(n, t, mu * t, square, -known.drift_low_variance * t)
+
+        def ours(logprobs: torch.Tensor, batch=batch, objective=objective, totals=totals) -> torch.Tensor:
+            return objective(logprobs, *batch.arguments()[1:], totals=totals).loss
+
+        def theirs(logprobs: torch.Tensor, batch=batch, config=config) -> torch.Tensor:
+            return call(config, batch, logprobs)[0]
+
+        assert_equal(ours, theirs, batch, f"{name}, batch {seed}")
+
+
+# ours, its parameters, verl's own, its settings and aggregation
+SHARED = {
+    "ppo": ("fspo.ppo", {"dual_clip": 3.0}, "vanilla", {}, "token-mean"),
+    "grpo": ("fspo.grpo", {}, "vanilla", {"clip_ratio_c": 1e12}, "seq-mean-token-mean"),
+    "gspo": ("fspo.gspo", {}, "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}, "seq-mean-token-mean"),
+    "sapo": ("fspo.sapo", {}, "sapo", {}, "seq-mean-token-mean"),
+    "cispo": (
+        "fspo.cispo", {"ratio_low": 0.8, "ratio_high": 1.28},
+        "cispo", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}, "token-mean",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "corrected for the sampler"])
+@pytest.mark.parametrize("case", SHARED)
+def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool) -> None:
+    """A micro-batch of a larger update: the same scale, the same weights of verl's rollout correction."""
+    name, parameters, theirs_name, settings, aggregation = SHARED[case]
+    for seed in range(40):
+        batch = random_batch(seed)
+        info = {"dp_size": 2, "batch_num_tokens": 500, "global_batch_size": 64}
+        # An objective of whole responses takes one weight a response: the same as verl's where verl corrects so.
+        shape = (len(batch.mask), 1) if case == "gspo" else batch.mask.shape
+        weights = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        weights = weights.expand_as(batch.mask)
+        options = {"rollout_is_weights": weights} if weighted else {}
+        ours_config = actor(name, parameters)
+        ours_config.global_batch_info.update(info)
+        theirs_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
+        theirs_config.global_batch_info.update(info)
+
+        def ours(logprobs: torch.Tensor, batch=batch, config=ours_config, options=options) -> torch.Tensor:
+            return call(config, batch, logprobs, **options)[0]
+
+        def theirs(logprobs: torch.Tensor, batch=batch, config=theirs_config, options=options) -> torch.Tensor:
+            return call(config, batch, logprobs, theirs_name, loss_agg_mode=aggregation, **options)[0]
+
+        assert_equal(ours, theirs, batch, f"{case}, batch {seed}")
+
+
+def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
+    batch = random_batch(3, positions=8)
+    values = torch.randn(batch.mask.shape, dtype=torch.float64)
+    options = {"old_log_prob": batch.old_logprobs, "log_prob": batch.logprobs, "response_mask": batch.mask}
+    loss, _ = get_policy_loss_fn("fspo.ppo")(**options, advantages=values, config=actor("fspo.ppo"))
+    expected = fspo.objectives.get("ppo")(batch.logprobs, batch.old_logprobs, values, batch.mask).loss
+    assert float(loss) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match="weighs whole responses"):
+        get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("fspo"))
+
+
+def test_a_batch_without_a_trained_token_has_no_gradient_and_teaches_nothing() -> None:
+    config, batch = actor("fspo", updates=1), random_batch(0)
+    batch.mask[:] = False
+    logprobs = batch.logprobs.requires_grad_()
+    loss, metrics = call(config, batch, logprobs)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert not logprobs.grad.any()
+    assert metrics == {}
+    assert config.policy_loss.actor(config).ledger.step == 2
+
+
+def test_a_loss_without_gradients_is_part_of_no_update() -> None:
+    batch, config = random_batch(0), actor("fspo", updates=1)
+    with torch.no_grad():
+        loss, metrics = call(config, batch, batch.logprobs)
+    assert math.isfinite(loss)
+    assert metrics == {}
+    ledger = config.policy_loss.actor(config).ledger
+    assert (ledger.step, ledger.update) == (1, 0)
+    call(config, batch, batch.logprobs)
+    assert (ledger.step, ledger.update) == (2, 0)
+
+
+# --- ranks and micro-batches -----------------------------------------------------------------------------------------
+
+
+def torchrun(processes: int, script: str, argument: Path, folder: Path) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1",
+        "--nproc_per_node", str(processes), str(HERE / script), str(argument),
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment(str(folder)), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-9, abs=1e-12)
+        torch.testing.assert_close(torch.tensor(a["gradient"]), torch.tensor(b["gradient"]), rtol=1e-9, atol=1e-12)
+        assert a["metrics"] == pytest.approx(b["metrics"], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("micro", [1, 7])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_split_into_micro_batches_gives_the_same_updates(case: Any, micro: int) -> None:
+    rows = torch.arange(ROWS)
+    same(train(actor(*case), rows, 1, ROWS), train(actor(*case), rows.flip(0), 1, micro))
+
+
+def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
+    """Real processes on gloo; verl averages their gradients and losses."""
+    torchrun(2, "verl_ranks.py", tmp_path, tmp_path)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    rows = torch.arange(ROWS)
+    for k, case in enumerate(CASES):
+        one = train(actor(*case), rows, 1, ROWS)
+        first, second = (rank["ranks"][k] for rank in ranks)
+        both = [
+            {
+                "loss": (a["loss"] + b["loss"]) / 2,
+                "gradient": ((torch.tensor(a["gradient"]) + torch.tensor(b["gradient"])) / 2).tolist(),
+                "metrics": a["metrics"],
+            }
+            for a, b in zip(first, second, strict=True)
+        ]
+        same(one, both)
+        assert [a["metrics"] for a in first] == [b["metrics"] for b in second], case
+    # Ranks that share their rows count them once.
+    one = train(actor("fspo", records=str(tmp_path / "one")), rows, 1, 5)
+    same(one, ranks[0]["shared"])
+    shared, alone = (pl.read_parquet(tmp_path / name / "records") for name in ("shared", "one"))
+    assert shared.equals(alone)
+    assert len(alone) == 6 * (ROWS - 1)
+
+
+def test_the_drift_is_learnt_from_the_rollout_before() -> None:
+    found = train(actor("fspo"), torch.arange(ROWS), 1, 5)
+    measured = [f["metrics"]["actor/fspo/mu"] for f in found]
+    used = [f["metrics"]["actor/fspo/drift"] for f in found]
+    assert used[:2] == pytest.approx([0, measured[0]], rel=1e-12)
+    assert used[2:] == pytest.approx(measured[:-2], rel=1e-12)
+    for k in range(1, 4):
+        assert 0 <= found[0]["metrics"][f"actor/fspo/clip_by_length/{k}"] <= 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    models.save(models.load("tiny:2x64"), folder)
+    return folder
+
+
+def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp_path: Path) -> None:
+    """FSDP2 on gloo, several rollouts: the drift that the last updates use was learnt from all ranks' rows."""
+    found = []
+    for processes, micro in ((1, 8), (2, 2)):
+        settings = {
+            "model": str(model), "micro": micro, "out": str(tmp_path / f"{processes}.json"),
+            "overrides": [
+                "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
+                "+actor_rollout_ref.actor.policy_loss.updates=4",
+                "+actor_rollout_ref.actor.policy_loss.objective.drift=kl",
+                f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
+            ],
+        }  # fmt: skip
+        path = tmp_path / f"settings-{processes}.json"
+        path.write_text(json.dumps(settings))
+        torchrun(processes, "verl_worker.py", path, tmp_path)
+        found.append(json.loads(Path(settings["out"]).read_text()))
+    one, two = found
+    assert len(one) == 3
+    for a, b in zip(one, two, strict=True):
+        assert a.keys() == b.keys()
+        assert len(a["loss"]) == 4
+        for key in ("loss", "grad_norm", "actor/fspo/mu", "actor/fspo/drift", "actor/fspo/clip_rate"):
+            assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-5), key
+    assert any(one[2]["actor/fspo/drift"])
+    assert one[2]["actor/fspo/drift"][1:] == pytest.approx(one[1]["actor/fspo/mu"][1:], rel=1e-12)
+    rows = [pl.read_parquet(tmp_path / str(n) / "records").sort("step", "update", "advantage") for n in (1, 2)]
+    assert rows[0].select("step", "update", "length").equals(rows[1].select("step", "update", "length"))
+    assert len(rows[0]) == 3 * 2 * 15  # without the row of padding
+
+
+# --- advantages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", fspo.advantages.names())
+def test_advantages_are_ours(name: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        groups = np.repeat(np.arange(5), rng.integers(1, 6, 5))
+        rng.shuffle(groups)
+        n = len(groups)
+        rewards = torch.tensor(rng.choice([0.0, 0.5, 1.0], n))
+        mask = torch.tensor(rng.random((n, 9)) < 0.7).long()
+        mask[:, 2] = 1
+        token_rewards = torch.zeros(n, 9, dtype=torch.float64)
+        token_rewards[:, 2] = rewards
+        # Two rows of padding in a group of their own, as verl adds them.
+        padding = torch.zeros(2, 9)
+        uids = np.array([f"uid-{g}" for g in groups] + ["pad", "pad"], dtype=object)
+        A, returns = get_adv_estimator_fn(f"fspo.{name}")(
+            token_level_rewards=torch.cat([token_rewards, padding]),
+            response_mask=torch.cat([mask, padding.long()]),
+            config=None,
+            index=uids,
+        )
+        expected = fspo.advantages.get(name)(rewards, torch.tensor(groups), lengths=mask.sum(-1))
+        torch.testing.assert_close(A[:n], expected.unsqueeze(-1) * mask)
+        assert not A[n:].any()
+        torch.testing.assert_close(returns, A)
+
+
+def test_an_advantage_without_groups_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no uid"):
+        get_adv_estimator_fn("fspo.rloo")(torch.zeros(2, 3), torch.ones(2, 3))
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"loss_mode": "vanilla"}, "'vanilla' is none of fspo's"),
+        ({"loss_mode": "fspo.gsop"}, "did you mean 'fspo.gspo'"),
+        ({"updates": 0}, "updates = 0 must be the optimiser steps"),
+        ({"objective": {"c_lwo": 0.1}}, "did you mean 'c_low'"),
+        ({"objective": {"c_low": -1}}, "c_low = -1"),
+        ({"objective": {"kl": {"coef": 0.1}}}, "set actor.use_kl_loss instead"),
+        ({"objective": {"entropy_coef": 0.1}}, "set actor.entropy_coeff instead"),
+        ({"objective": {"mismatch": {}}}, "set algorithm.rollout_correction instead"),
+        ({"start": 3}, "start = 3 needs policy_loss.records"),
+    ],
+)
+def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        PolicyLoss(**{"updates": 2} | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"clip_ratio_high": 0.28}, "actor.clip_ratio_high = 0.28 does nothing to fspo"),
+        ({"loss_agg_mode": "seq-mean-token-mean"}, "actor.loss_agg_mode = 'seq-mean-token-mean' does nothing"),
+        ({"ppo_epochs": 3}, "updates = 2 is no multiple of ppo_epochs = 3"),
+    ],
+)
+def test_settings_of_the_actor_that_do_nothing_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match=sentence):
+        call(actor("fspo", **settings), batch, batch.logprobs)
+
+
+def test_the_aggregation_of_verls_own_terms_may_be_chosen() -> None:
+    batch = random_batch(0)
+    call(actor("fspo", loss_agg_mode="seq-mean-token-mean", use_kl_loss=True), batch, batch.logprobs)
+
+
+def test_a_loss_needs_its_parameters() -> None:
+    batch = random_batch(0)
+    plain = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
+    with pytest.raises(ValueError, match=r"policy_loss._target_=fspo.engines.verl.PolicyLoss"):
+        call(plain, batch, batch.logprobs, "fspo")
+
+
+def test_more_rows_than_an_update_has_are_refused() -> None:
+    config, batch = actor("fspo"), random_batch(0, rows=8)
+    config.global_batch_info.update(dp_size=2, batch_num_tokens=100, global_batch_size=8)
+    with pytest.raises(RuntimeError, match="8 rows of an update whose global_batch_size is 8 on 2 ranks"):
+        call(config, batch, batch.logprobs)
+
+
+def test_verl_finds_the_plug_in_by_its_entry_point(tmp_path: Path) -> None:
+    """As an installed distribution has it; importing it must cost a process nothing that verl does not need."""
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
+    folder = tmp_path / "fspo-0.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fspo\nVersion: 0.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in items.items())
+             for group, items in project["entry-points"].items()]  # fmt: skip
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    code = (
+        "import sys, verl; from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY;"
+        "assert 'fspo' in POLICY_LOSS_REGISTRY and 'fspo.rloo' in ADV_ESTIMATOR_REGISTRY;"
+        "assert POLICY_LOSS_REGISTRY['gspo'].__module__.startswith('verl.');"
+        "assert 'fspo.local' not in sys.modules and 'fspo.engines.ledger' not in sys.modules"
+    )
+    variables = environment(str(tmp_path))
+    del variables["VERL_USE_EXTERNAL_MODULES"], variables["VERL_PLATFORM"]
+    variables["PYTHONPATH"] = f"{tmp_path}:{variables['PYTHONPATH']}"
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
+    rows, case = torch.arange(ROWS), ("fspo_adaptive", {"clip_rate": 0.3})
+    whole = train(actor(*case), rows, 1, 6)
+    train(actor(*case, records=str(tmp_path)), rows, 1, 6, rollouts=2)  # the second of them after its checkpoint
+    again = actor(*case, records=str(tmp_path), start=1)
+    for seed in (2, 3):
+        new, old, A, mask = update(seed)
+        again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
+        loss, _ = get_policy_loss_fn("fspo_adaptive")(
+            old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=again
+        )
+        assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
+    assert pl.read_parquet(tmp_path / "records")["step"].to_list() == [1] * 2 * (ROWS - 1) + [2] * 2 * (ROWS - 1)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2]
+
+
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
+    rows = torch.arange(ROWS)
+    train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
+    with pytest.raises(ValueError, match="no state of the ledger after that step"):
+        train(actor("fspo", records=str(tmp_path), start=7), rows, 1, 6, rollouts=1)
+
+
+def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, run = tmp_path / "log.jsonl", tmp_path / "run"
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(log))
+    with pytest.raises(ValueError, match=r"run verl with trainer.logger"):
+        collect(log, run)
+    found = train(actor("fspo", records=str(run)), torch.arange(ROWS), 1, 6)
+    logger = FileLogger("project", "experiment")
+    logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
+    for step in (1, 2, 3):
+        data = {"actor/pg_loss": 0.1, "critic/score/mean": step / 4, "response_length/mean": np.float32(7.5)}
+        logger.log(data | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
+    logger.finish()
+    assert collect(log, run) == 3
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [0.25, 0.5, 0.75]
+    assert [row["truncated"] for row in rows] == [0.5] * 3
+    assert rows[2]["mu"] == pytest.approx(found[5]["metrics"]["actor/fspo/mu"])
+    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+    assert evaluations == [{"step": 0, "split": "openai/gsm8k", "samples": 2, "accuracy": 0.25, "reward": 0.5}]
+    before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    collect(log, run)
+    assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    assert load(run).objective["name"] == "fspo"
+
+
+def test_a_wrong_count_of_updates_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "log.jsonl"))
+    train(actor("fspo", records=str(tmp_path / "run"), updates=1), torch.arange(ROWS), 1, 6, rollouts=6)
+    logger = FileLogger("project", "experiment")
+    for step in (1, 2, 3):  # of two updates each
+        logger.log({"actor/pg_loss": 0.1}, step=step)
+    logger.finish()
+    with pytest.raises(ValueError, match=r"records of 6 rollouts and log.jsonl 3 steps"):
+        collect(tmp_path / "log.jsonl", tmp_path / "run")

@@ -1,0 +1,78 @@
+"""A page taken apart, and the checks that hold for every page."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from fspo.report.page import SECTIONS
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and gathers what a test asks about."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.ids: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+NUMBERS = {"x", "y", "x1", "x2", "y1", "y2", "width", "height", "cx", "cy", "r", "d", "viewbox", "fill-opacity",
+           "transform"}  # fmt: skip
+
+
+def checked(path: Path) -> Page:
+    """The page, after the checks that hold for every page."""
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202e]", text)
+    scripts = [attributes for tag, attributes in page.tags if tag == "script"]
+    assert [a for a in scripts if a != {"type": "application/json"}] == [{}]  # the page's own, admitted by its hash
+    assert page.count("img") == page.count("b") == 0
+    assert len(page.ids) == len(set(page.ids))
+    for tag, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href"):
+                assert value.startswith("#")
+                assert value[1:] in page.ids
+            if name in NUMBERS and tag != "meta":
+                assert not re.search("nan|inf|none|null", value.lower())
+            if name == "aria-labelledby":
+                assert set(value.split()) <= set(page.ids)
+            if name in ("width", "height") and tag == "rect":
+                assert float(value) >= 0
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert {s.id for s in SECTIONS} <= set(page.ids)
+    assert page.count("desc") == sum(tag == "svg" and a.get("role") == "img" for tag, a in page.tags)
+    return page

@@ -1,0 +1,130 @@
+"""The server of a run that is going, over real sockets, and the commands as a user types them."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from synthetic import make_run
+
+from fspo.report.watch import open_server
+
+
+@pytest.fixture
+def served(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with open_server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield folder, server
+        server.shutdown()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def get(server, path: str = "/", **headers: str) -> tuple[http.client.HTTPResponse, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.putrequest("GET", path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer, text
+
+
+def test_a_folder_just_made_is_served_and_follows(served):
+    folder, server = served
+    answer, page = get(server)
+    assert answer.status == 200
+    assert "metrics.jsonl is missing" in page
+    version = re.search('data-live="&quot;(.*)&quot;"', page).group(1)
+    assert get(server, "/main", If_None_Match=f'"{version}"')[0].status == 304
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "reward": 0.25}) + "\n")
+    deadline = time.monotonic() + 20
+    while (answer := get(server, "/main", If_None_Match=f'"{version}"'))[0].status == 304:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert answer[0].headers["ETag"] != f'"{version}"'
+    assert 'id="overview"' in answer[1]
+    assert "<html" not in answer[1]
+
+
+def test_only_this_machine_under_its_own_name(served):
+    _, server = served
+    assert server.server_address[0] == "127.0.0.1"
+    port = server.server_port
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        assert get(server, Host=host)[0].status == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
+        answer, text = get(server, "/main", Host=host)
+        assert answer.status == 403
+        assert "section" not in text
+
+
+def test_nothing_but_the_page(served):
+    folder, server = served
+    (folder / "config.yaml").write_text("secret: 1\n")
+    for path in ("/config.yaml", "/../run/config.yaml", "/%2e%2e/config.yaml", "/main/"):
+        assert get(server, path)[0].status == 404
+    answer, page = get(server)
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    rule = re.search('Security-Policy" content="([^"]*)"', page).group(1)
+    assert rule.startswith("default-src 'none'; ")
+    assert rule.endswith("connect-src 'self'")
+
+
+def test_a_port_in_use_is_said(served):
+    _, server = served
+    with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used"):
+        open_server(Path(), server.server_port)
+
+
+COMMAND = [sys.executable, "-m", "fspo.cli"]
+
+
+def test_the_command_ends_cleanly(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "watch", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    line = process.stdout.readline()
+    port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line).group(1))
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert out.strip() == "stopped"
+    assert err == ""
+
+
+def test_report_of_two_runs_with_images_and_the_explorer(tmp_path):
+    make_run(tmp_path / "a", steps=3)
+    make_run(tmp_path / "b", steps=3, rule="gspo")
+
+    def fspo(*arguments: str) -> str:
+        return subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert fspo("report", "a", "b", "--svg", "figures", "--png", "figures").splitlines()[0] == "report: compare.html"
+    assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
+    kinds = [p.suffix for p in (tmp_path / "figures").iterdir()]
+    assert kinds.count(".svg") == kinds.count(".png") > 19
+    assert fspo("report", "a") == "report: a/report.html\n"
+    assert fspo("explore", "--out", "pages/explore.html") == "explorer: pages/explore.html\n"
+    assert "fspo report runs/fspo runs/gspo" in fspo("report", "--help")
+    wrong = subprocess.run([*COMMAND, "watch", "nowhere"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: nowhere is not a folder")
