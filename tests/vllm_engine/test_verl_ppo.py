@@ -19,7 +19,7 @@ import pytest
 from cpu_platform import environment
 from fspo.engines.verl_log import collect
 from fspo.local import models
-from fspo.report import load
+from fspo.report.load import load
 
 STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 HERE = Path(__file__).parent
