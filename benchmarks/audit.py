@@ -16,6 +16,7 @@ import resource
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -79,9 +80,10 @@ def worker(what: str, path: str, pipe: Connection) -> None:
             return pl.scan_parquet(name).select(_total(pl.scan_parquet(name))).collect(engine="streaming")
 
     while pipe.recv():
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         run(path)
-        pipe.send((time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+        times = time.perf_counter() - start, time.process_time() - used
+        pipe.send((*times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
 def _total(scan: pl.LazyFrame) -> list[pl.Expr]:
@@ -90,25 +92,38 @@ def _total(scan: pl.LazyFrame) -> list[pl.Expr]:
     return [pl.col(name).explode().sum() if name in lists else pl.col(name).sum() for name in kinds]
 
 
-def measure(path: Path, repeats: int) -> dict[str, tuple[list[float], float]]:
-    """Seconds of each round, and the peak, of a scan and an audit."""
+@dataclass
+class Cost:
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    peak: float = 0.0
+
+
+def measure(path: Path, repeats: int) -> tuple[Cost, Cost]:
+    """What a scan and an audit cost."""
     spawn = multiprocessing.get_context("spawn")
+    costs = {"scan": Cost(), "audit": Cost()}
     pipes, processes = {}, []
-    for what in ("scan", "audit"):
+    for what in costs:
         pipes[what], other = spawn.Pipe()
         processes.append(spawn.Process(target=worker, args=(what, str(path), other), daemon=True))
         processes[-1].start()
-    found: dict[str, tuple[list[float], float]] = {}
     for k in range(repeats + 1):
         for what, pipe in pipes.items():
             pipe.send(True)
-            seconds, peak = pipe.recv()
-            found[what] = (found.get(what, ([], 0.0))[0] + ([seconds] if k else []), peak)
+            seconds, processor, costs[what].peak = pipe.recv()
+            if k:
+                costs[what].seconds.append(seconds)
+                costs[what].processor.append(processor)
     for pipe in pipes.values():
         pipe.send(False)
     for process in processes:
         process.join()
-    return found
+    return costs["scan"], costs["audit"]
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def main() -> None:
@@ -127,7 +142,10 @@ def main() -> None:
             process = spawn.Process(target=target, args=values)
             process.start()
             process.join()
-        print(f"{'file':34} {'MB':>6} {'scan s':>7} {'audit s':>8} {'ratio':>6} {'scan MB':>8} {'audit MB':>9}")
+        print(
+            f"{'file':34} {'MB':>5} {'scan s':>7} {'audit s':>8} {'ratio':>6} {'of processor time':>18} {'scan MB':>8} "
+            f"{'audit MB':>9}"
+        )
         cases = [
             (f"{args.rows:,} answers, zstd", answers, args.repeats),
             (f"{args.rows:,} answers, snappy", folder / "snappy.parquet", args.repeats),
@@ -135,12 +153,11 @@ def main() -> None:
             (f"{args.tokens:,} tokens, one group", single, 2),
         ]
         for label, path, repeats in cases:
-            found = measure(path, repeats)
-            (scan, scan_peak), (audit, audit_peak) = found["scan"], found["audit"]
-            ratio = statistics.median(a / s for a, s in zip(audit, scan, strict=True))
+            scan, audit = measure(path, repeats)
             print(
-                f"{label:34} {path.stat().st_size / 1e6:>6.0f} {statistics.median(scan):>7.3f} "
-                f"{statistics.median(audit):>8.3f} {ratio:>6.2f} {scan_peak:>8.0f} {audit_peak:>9.0f}",
+                f"{label:34} {path.stat().st_size / 1e6:>5.0f} {statistics.median(scan.seconds):>7.3f} "
+                f"{statistics.median(audit.seconds):>8.3f} {ratio(audit.seconds, scan.seconds):>6.2f} "
+                f"{ratio(audit.processor, scan.processor):>18.2f} {scan.peak:>8.0f} {audit.peak:>9.0f}",
                 flush=True,
             )
 

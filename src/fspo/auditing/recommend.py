@@ -53,11 +53,12 @@ def snippets(c_low: float, c_high: float, exponent: float) -> dict[str, str]:
     """The band as settings of each trainer."""
     values = {"c_low": c_low, "c_high": c_high} | ({"exponent": exponent} if exponent != 0.5 else {})
     arguments = ", ".join(f'"{key}": {value:g}' for key, value in values.items())
-    policy_loss = "actor_rollout_ref.actor.policy_loss"
+    loss = "actor_rollout_ref.actor.policy_loss"
+    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode=fspo"]
+    verl += [f"+{loss}.objective.{key}={value:g}" for key, value in values.items()]
+    ours = ["objective.name=fspo", *(f"objective.{k}={v:g}" for k, v in values.items()), "objective.drift=kl"]
     return {
-        "fspo": " ".join(
-            ["objective.name=fspo", *(f"objective.{k}={v:g}" for k, v in values.items()), "objective.drift=kl"]
-        ),
+        "fspo": " ".join(ours),
         "TRL": f'FSPOConfig(objective="fspo", objective_args={{{arguments}, "drift": "kl"}})',
-        "verl": " ".join([f"{policy_loss}.loss_mode=fspo", *(f"+{policy_loss}.{k}={v:g}" for k, v in values.items())]),
+        "verl": " ".join(verl),
     }
