@@ -28,7 +28,7 @@ from fspo.engines.verl import NAMES, PolicyLoss
 from fspo.engines.verl_log import collect
 from fspo.local import models
 from fspo.objectives import Totals
-from fspo.report import load
+from fspo.report.load import load
 
 HERE = Path(__file__).parent
 
