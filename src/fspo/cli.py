@@ -266,9 +266,10 @@ def _answers(
     config = read(None if run is None else str(run / "config.yaml"), arguments or [])
     if run == folder:
         saved = checkpoint.steps(folder / "checkpoints")
-        if not saved:
+        last = checkpoint.path_of(folder / "checkpoints", saved[-1]) if saved else folder / "model"  # TRL's
+        if not last.is_dir():
             raise ValueError(f"the run in {folder} has no checkpoint yet")
-        model = str(checkpoint.path_of(folder / "checkpoints", saved[-1]))
+        model = str(last)
     policy = load(model, dtype=config.model.dtype, device=config.model.device)
     set_threads(policy, config.model.threads)
     asked = any(argument.partition("=")[0].split(".")[0] == "task" for argument in arguments or [])

@@ -97,7 +97,15 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
         "trainer.experiment_name": folder.name,
         "trainer.logger": ["console", "file", *(name for name, wanted in trackers.items() if wanted)],
     }  # fmt: skip
-    return found | config.engines.verl
+    return found | _flat(config.engines.verl)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as names with dots, so that both ways of writing a setting are the same one."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
