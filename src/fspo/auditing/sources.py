@@ -20,7 +20,7 @@ from fspo.auditing import rows
 
 Schema = dict[str, pl.DataType]
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
-LARGE_GROUP = 1 << 26  # bytes: a larger row group is read in pieces, which is slower
+LARGE_GROUP = 1 << 25  # bytes: a larger row group is read in pieces, which is slower
 PIECE = 1 << 24
 
 
