@@ -43,9 +43,9 @@ def model(kind: str, folder: Path) -> Path:
     return folder
 
 
-def questions(path: Path) -> Path:
+def questions(path: Path, more: int) -> Path:
     """Ten sums."""
-    rows = [{"question": f"What is {a} + {a + 3}?", "answer": f"#### {2 * a + 3}"} for a in range(10)]
+    rows = [{"question": f"What is {a} + {a + more}?", "answer": f"#### {2 * a + more}"} for a in range(10)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -53,7 +53,8 @@ def questions(path: Path) -> Path:
 def overrides(recipe: str, folder: Path) -> list[str]:
     """Settings that make a recipe small; all others stay the recipe's own."""
     kind = "llama" if recipe.startswith("smollm2") else "qwen3"
-    rows = f"{{name: 'jsonl:{questions(folder / 'rows.jsonl')}', eval_path: {folder / 'rows.jsonl'}}}"
+    held_out = questions(folder / "held_out.jsonl", 5)
+    rows = f"{{name: 'jsonl:{questions(folder / 'rows.jsonl', 3)}', eval_path: {held_out}}}"
     small = [
         f"model.path={model(kind, folder / 'tiny')}", "model.device=cpu", "model.dtype=float32", "steps=2",
         "rollout.prompts=4", "rollout.group=2", "rollout.max_new_tokens=8", "update.minibatches=2",
