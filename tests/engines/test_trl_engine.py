@@ -18,9 +18,9 @@ from trl import GRPOConfig, GRPOTrainer, TrlParser
 from trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 import fspo
-from fspo import report
 from fspo.engines.trl import STATE, FSPOConfig
 from fspo.local import tiny
+from fspo.report.load import load
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert set(rows["truncated"]) == {True, False}
     assert rows.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
-    found = report.load(tmp_path / "fspo")
+    found = load(tmp_path / "fspo")
     assert found.objective["name"] == "fspo"
     assert found.config["trl"]["learning_rate"] == 1e-3
     assert [row["step"] for row in found.metrics] == [1, 2, 3]
@@ -347,6 +347,6 @@ def test_the_documented_change_of_a_grpo_script_runs(
     here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
     exec("\n".join(after).replace("num_iterations=2", here), names)
     names["trainer"].train()
-    found = report.load("out/fspo")
+    found = load("out/fspo")
     assert found.objective["name"] == "fspo"
     assert len(found.metrics) == 3
