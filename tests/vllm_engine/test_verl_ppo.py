@@ -122,6 +122,7 @@ def run(folder: Path) -> Path:
     return folder / "run"
 
 
+@pytest.mark.xdist_group("run")
 def test_it_trains_and_every_answer_is_recorded(run: Path) -> None:
     rows = pl.read_parquet(run / "records")
     assert len(rows) == STEPS * PROMPTS * SAMPLES
@@ -139,6 +140,7 @@ def test_it_trains_and_every_answer_is_recorded(run: Path) -> None:
     assert rows.group_by("step").agg(pl.col("advantage").sum())["advantage"].abs().max() < 1e-4
 
 
+@pytest.mark.xdist_group("run")
 def test_its_metrics_are_in_verls_log(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "verl.jsonl").read_text().splitlines()]
     steps = {line["step"]: line["data"] for line in lines if "actor/pg_loss" in line["data"]}
@@ -151,6 +153,7 @@ def test_its_metrics_are_in_verls_log(run: Path) -> None:
         assert data["actor/grad_norm"] > 0
 
 
+@pytest.mark.xdist_group("run")
 def test_its_records_feed_the_report(run: Path) -> None:
     text = (run / "report.html").read_text()
     for shown in ("Clip rate by length, last steps", "Held-out accuracy", "Training reward"):

@@ -54,6 +54,8 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
             f"update.token_budget = {update.token_budget} must be at least {PROMPT + rollout.max_new_tokens} with "
             "--engine verl: a micro-batch holds the longest prompt and answer"
         )
+    if lora and lora.alpha % 1:
+        raise ValueError(f"model.lora.alpha = {lora.alpha} is not possible with --engine verl: use a whole number")
     kind, parameters = _objective(config)
     precision = "fp32" if config.model.dtype == "float32" else "bf16"
     log = config.log
@@ -64,7 +66,7 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
         "data.max_prompt_length": PROMPT, "data.max_response_length": rollout.max_new_tokens,
         "algorithm.adv_estimator": f"fspo.{config.advantage}",
         f"{MODEL}.path": place(config, folder), f"{MODEL}.lora_rank": lora.rank if lora else 0,
-        **({f"{MODEL}.lora_alpha": lora.alpha} if lora else {}),
+        **({f"{MODEL}.lora_alpha": int(lora.alpha)} if lora else {}),
         **({} if chat else {f"{MODEL}.custom_chat_template": PLAIN}),
         **kind,
         f"{ACTOR}.policy_loss._target_": "fspo.engines.verl.PolicyLoss",
