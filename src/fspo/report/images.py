@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fspo.report.document import resource
 from fspo.report.load import Run
@@ -28,7 +29,7 @@ def write_png(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     except ImportError:
         raise ValueError("--png needs the package resvg-py: pip install resvg-py") from None
     font = _font()
-    options = {"font_files": [font], "skip_system_fonts": True, "font_family": FONT} if font else {}
+    options: dict[str, Any] = {"font_files": [font], "skip_system_fonts": True, "font_family": FONT} if font else {}
     return [
         _put(Path(folder) / f"{name}.png", bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=SCALE, **options)))
         for name, text in images(runs)
