@@ -19,7 +19,7 @@ from fspo.local.config import TrainConfig
 from fspo.local.evaluate import evaluate
 from fspo.local.loop import Nobody, Observer, claim
 from fspo.local.models import Lora, Policy, end_ids, lora_config, set_threads
-from fspo.local.records import Records
+from fspo.local.records import Records, read_lines
 from fspo.tasks.scoring import Scorer
 
 MISSING = {
@@ -185,12 +185,9 @@ def _callback(
             if inside:
                 return
             samples.write(records, step)
+            for row in read_lines(folder / "metrics.jsonl")[-1:]:
+                watcher.step(row, {})
             if step % config.eval.every == 0 or step == config.steps:
                 look(step)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if logs and "reward" in logs:
-                shown = " ".join(f"{k} {logs[k]:.3g}" for k in ("reward", "fspo/clip_rate", "fspo/lre") if k in logs)
-                watcher.note(f"step {state.global_step // updates}: {shown}")
 
     return Watch()

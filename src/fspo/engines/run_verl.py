@@ -186,7 +186,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             words, env=os.environ | environment(folder), cwd=folder, stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            code = process.wait()
+            code = _follow(process, folder / "metrics.jsonl", watcher)
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             process.wait()
@@ -196,6 +196,19 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     if code:
         raise ValueError(f"verl ended with exit code {code}: the reason is at the end of {folder / 'verl.log'}")
     collect(folder / "verl.jsonl", folder)
+
+
+def _follow(process: subprocess.Popen[bytes], metrics: Path, watcher: Observer) -> int:
+    """Tell whoever watches of every rollout whose updates are over, until verl ends."""
+    told = len(metrics.read_text().splitlines()) if metrics.is_file() else 0
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            lines = metrics.read_text().split("\n")[:-1] if metrics.is_file() else []  # whole lines
+            for line in lines[told:]:
+                watcher.step(json.loads(line), {})
+            told = max(told, len(lines))
 
 
 def _prompts(config: TrainConfig, folder: Path) -> None:
