@@ -151,12 +151,14 @@ class Processes:
         return sorted(result, key=lambda pair: bool(pair[1].error))  # what is finished is kept first
 
     def close(self) -> None:
-        """Idle workers end by themselves; one in the midst of a cell is ended."""
+        """An idle worker ends by itself when its pipe closes; one that is busy is ended."""
         for connection, process in self._workers.items():
             if connection in self._jobs:
                 process.terminate()
             connection.close()
         for process in self._workers.values():
+            process.join(1)
+            process.terminate()
             process.join()
         self._workers.clear()
 
