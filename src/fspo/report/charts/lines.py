@@ -15,7 +15,7 @@ MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class Series:
-    """A line, with a band between `low` and `high` where they are given."""
+    """A line, with a band between `low` and `high` where they are given. Without a label it is not in the legend."""
 
     label: str
     x: Sequence[float]
@@ -59,8 +59,11 @@ def line(
     width: int = WIDTH,
     legend: bool = True,
     whole_x: bool = True,
+    log_x: bool = False,
 ) -> str:
     """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value."""
+    if log_x:
+        series = [replace(s, x=[math.log10(v) for v in s.x]) for s in series]
     thinned = [thin(s) for s in series]
     spans = max(width for _, width in thinned)
     series = [s for s, _ in thinned]
@@ -78,7 +81,8 @@ def line(
         y_label,
         percent_axis,
         whole_x=whole_x,
-        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series] if legend and len(series) > 1 else (),
+        log_x=log_x,
+        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and legend and len(series) > 1],
         height=height,
         width=width,
     )
@@ -114,9 +118,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if y is not None and math.isfinite(y):
+                place = 10**x if frame.log_x else x
                 extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
                     f'<circle class="dot c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {x_label} {x:g}: {form(y)}{extent}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {x_label} {place:g}: {form(y)}{extent}')}</title></circle>"
                 )
     return "".join(out)
