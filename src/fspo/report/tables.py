@@ -22,8 +22,8 @@ class Table:
         rows = []
         for row in self.rows:
             spread = f' colspan="{len(self.head) - 1}"' if len(row) < len(self.head) else ""
-            cells = [f"<td{_side(k)}{spread if k else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)]
-            rows.append(f"<tr>{''.join(cells)}</tr>")
+            cells = "".join(f'<td class="n"{spread}>{escape(cell)}</td>' for cell in row[1:])
+            rows.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         card = f'<div class="card scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">{body}</div>'
         return f"<h{level}>{escape(self.title)}</h{level}>{card}"
