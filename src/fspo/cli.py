@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fspo.auditing.command import audit
-from fspo.local.runtime import prepare
+from fspo.comparing.command import compare
+from fspo.local.runtime import prepare, quiet
 from fspo.report import command
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 app.command()(audit)
+app.command()(compare)
 
 
 class Engine(enum.StrEnum):
@@ -59,7 +61,7 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
-    _quiet()
+    quiet()
     if dry_run:
         print(_described(config, folder, engine))
         return
@@ -88,7 +90,7 @@ def train(
 @app.command()
 def warmup(arguments: Overrides = None) -> None:
     """Fine-tune a tiny model on worked solutions until it solves a wanted share, and print where it is kept."""
-    _quiet()
+    quiet()
     from fspo import tasks
     from fspo.local.config import read
     from fspo.local.warmup import warm_start
@@ -253,7 +255,7 @@ def _answers(
     top_k: int | None,
 ) -> Any:
     """Answers of a model to held-out prompts; a run's folder brings its task and its last checkpoint."""
-    _quiet()
+    quiet()
     from fspo import tasks as library
     from fspo.local import checkpoint
     from fspo.local.config import read
@@ -280,14 +282,6 @@ def _answers(
             max_new_tokens=config.rollout.max_new_tokens, top_p=top_p, top_k=top_k, seed=config.seed,
             chat=config.model.chat,
         )  # fmt: skip
-
-
-def _quiet() -> None:
-    """Libraries' own progress bars would tear the display."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
 
 
 def main() -> None:

@@ -20,13 +20,14 @@ def fspo(*arguments: str, check: bool = True, **options: Any) -> subprocess.Comp
     return done
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "fspo.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        **options,
     )
 
 

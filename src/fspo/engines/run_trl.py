@@ -167,7 +167,8 @@ def _callback(
         model.eval()
         policy = Policy(model, trainer.processing_class, eos_ids=end_ids(model, trainer.processing_class))
         found = evaluate(
-            policy, task, scorer, prompts=config.eval.prompts, samples=config.eval.samples, seed=config.seed,
+            policy, task, scorer, split=config.eval.split, prompts=config.eval.prompts, samples=config.eval.samples,
+            seed=config.seed,
             max_new_tokens=config.rollout.max_new_tokens, temperature=config.eval.temperature, chat=config.model.chat,
         )  # fmt: skip
         model.train(was_training)

@@ -213,17 +213,19 @@ def _follow(process: subprocess.Popen[bytes], metrics: Path, watcher: Observer) 
 
 def _prompts(config: TrainConfig, folder: Path) -> None:
     """The prompts as verl reads them."""
-    counts = {"train": config.steps * config.rollout.prompts, "eval": config.eval.prompts}
-    for split, spec in (("train", config.task), ("eval", config.eval_task)):
+    for name, spec, split, count in (
+        ("train", config.task, "train", config.steps * config.rollout.prompts),
+        ("eval", config.eval_task, config.eval.split, config.eval.prompts),
+    ):
         table = [
             {
                 "data_source": row["task"], "prompt": [{"role": "user", "content": row["prompt"]}],
                 "reward_model": {"style": "rule", "ground_truth": json.dumps([split, row["index"]])},
                 "extra_info": {"index": row["index"]},
             }
-            for row in rows(spec, split, counts[split])
+            for row in rows(spec, split, count)
         ]  # fmt: skip
-        pl.DataFrame(table).write_parquet(folder / f"{split}.parquet")
+        pl.DataFrame(table).write_parquet(folder / f"{name}.parquet")
 
 
 @functools.cache

@@ -77,6 +77,7 @@ class EvalConfig(Settings):
     prompts: int = Field(256, ge=1, description="held-out prompts")
     samples: int = Field(1, ge=1, description="answers a prompt")
     temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    split: Literal["eval", "validation"] = Field("eval", description="validation where settings are being chosen")
     task: Any = Field(None, description="another task to evaluate on; default: the held-out split of the run's own")
 
 
@@ -188,7 +189,7 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
     if path is None:
         values: Any = default().model_dump(mode="json")
     else:
-        values = _parse(Path(path))
+        values = parse(Path(path))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -201,7 +202,7 @@ def write(config: TrainConfig, path: Path) -> None:
     path.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
-def _parse(path: Path) -> Any:
+def parse(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"there is no configuration file {str(path)!r}")
     text = path.read_text()

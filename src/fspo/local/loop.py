@@ -176,7 +176,7 @@ def _evaluate(
     observer: Observer,
 ) -> None:
     found = evaluate(
-        policy, task, scorer, prompts=config.eval.prompts, samples=config.eval.samples,
+        policy, task, scorer, split=config.eval.split, prompts=config.eval.prompts, samples=config.eval.samples,
         max_new_tokens=config.rollout.max_new_tokens, temperature=config.eval.temperature, seed=config.seed,
         chat=config.model.chat,
     )  # fmt: skip

@@ -26,9 +26,12 @@ def threads(parameters: int, cores: int | None = None) -> int:
     update and 0.8 for a rollout, at 0.1 M parameters 0.75 and 1.0, at 15,000 parameters 0.9 and 1.15. Results
     are the same to the bit only for the same number of threads.
     """
-    if cores is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if parameters < 50_000 else max(1, cores)
+    return 1 if parameters < 50_000 else max(1, usable_cores() if cores is None else cores)
+
+
+def usable_cores() -> int:
+    """Logical cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def sampling_threads(parameters: int, threads: int) -> int:
@@ -39,6 +42,14 @@ def sampling_threads(parameters: int, threads: int) -> int:
     double it when another program holds one of them (1.4 s against 0.7 s).
     """
     return 1 if parameters < 5_000_000 else threads
+
+
+def quiet() -> None:
+    """Libraries' own progress bars would tear the display."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
 
 
 def keep_heap() -> bool:

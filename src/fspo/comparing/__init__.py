@@ -1,0 +1,1 @@
+"""Methods beside each other: the same data, budget, start and tuning for each, over many seeds."""
