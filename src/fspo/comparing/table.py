@@ -15,6 +15,7 @@ from fspo.report.tables import Table
 from fspo.report.text import short, visible
 
 NONE = "–"
+ENOUGH = 5  # seeds; a mean of n lies within its own values in 1 - 2^(1 - n) of cases, and no draw lies outside
 INTERVALS = "In brackets: 95 % bootstrap intervals over seeds."
 
 
@@ -35,6 +36,8 @@ def said(results: Results) -> list[str]:
     present = len({(g.task, g.setting, g.method) for g in results.groups})
     missing = f" {wanted - present} of {wanted} methods at a place have no finished run yet." * (present < wanted)
     told = [f"{many} test seed{'s' * (max(counts) > 1)} finished for each method and place.{missing} {INTERVALS}"]
+    if 1 < min(counts) < ENOUGH:
+        told.append(f"With fewer than {ENOUGH} seeds no resampling covers 95 %: these intervals are too narrow.")
     failed = sum(row["status"] == "failed" for row in results.rows)
     if failed:
         told.append(f"{failed} runs failed (too many updates were not finite) and count with their last evaluation.")

@@ -39,6 +39,7 @@ def test_the_tables_say_what_the_rows_say():
     text = table.text(made, given)
     assert text.startswith("## Does a fair band learn more?\n\n8 test seeds finished for each method and place. ")
     assert "Code: fspo 0.1.0 at abcdef0123." in text
+    assert "With fewer than 5 seeds" not in text
     across = cells(text, "Across 2 tasks")
     assert list(across) == ["fspo", "gspo", "rloo", "grpo"]
     assert across["fspo"]["P(fspo better)"] == "–"
@@ -72,6 +73,7 @@ def test_gaps_are_told_and_drawn_as_gaps(tmp_path):
     assert not {"cosine", "clipping", "growth"} & set(found.ids)
     text = table.text(made, given)
     assert "2 to 5 test seeds finished" in text
+    assert "With fewer than 5 seeds" in text
     assert "1 of 8 methods at a place have no finished run yet." in text
     assert "different code: fspo 0.1.0 at abcdef0123, fspo 0.1.0 at fedcba9876." in text
     assert cells(text, "Across 2 tasks")["gspo"]["LRE"] == "–"
