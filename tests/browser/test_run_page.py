@@ -178,7 +178,7 @@ def test_text_can_be_read_against_its_ground(show, report, scheme):
           const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
           const found = {};
           for (const ground of ['--page', '--card'])
-            for (const name of ['--ink', '--muted', '--alert', ...[1, 2, 3, 4, 5, 6, 7, 8].map((k) => `--c${k}`)])
+            for (const name of ['--ink', '--muted', '--alert', ...Array.from({length: 10}, (_, k) => `--c${k + 1}`)])
               found[`${name} on ${ground}`] = contrast(colour(name), colour(ground));
           return found;
         }"""

@@ -1,11 +1,13 @@
 """A page taken apart, and the checks that hold for every page."""
 
 import re
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
 from fspo.report.page import SECTIONS
 
+REPORT = tuple(section.id for section in SECTIONS)
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -50,7 +52,7 @@ NUMBERS = {"x", "y", "x1", "x2", "y1", "y2", "width", "height", "cx", "cy", "r",
            "transform"}  # fmt: skip
 
 
-def checked(path: Path) -> Page:
+def checked(path: Path, sections: Iterable[str] = REPORT) -> Page:
     """The page, after the checks that hold for every page."""
     text = path.read_text(encoding="utf-8")
     page = Page(text)
@@ -73,6 +75,6 @@ def checked(path: Path) -> Page:
                 assert float(value) >= 0
     assert "url(http" not in text
     assert "@import" not in text
-    assert {s.id for s in SECTIONS} <= set(page.ids)
+    assert set(sections) <= set(page.ids)
     assert page.count("desc") == sum(tag == "svg" and a.get("role") == "img" for tag, a in page.tags)
     return page

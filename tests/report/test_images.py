@@ -10,6 +10,7 @@ from synthetic import make_run
 
 from fspo.report.images import write_png, write_svg
 from fspo.report.load import load, load_all
+from fspo.report.page import plots
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def run(tmp_path_factory):
 
 
 def test_svg_files_stand_alone(run, tmp_path):
-    paths = write_svg([load(run)], tmp_path / "figures")
+    paths = write_svg(plots([load(run)]), tmp_path / "figures")
     assert len({p.name for p in paths}) == len(paths) == 19
     assert {"held-out-accuracy.svg", "log-ratio-s-against-length-l.svg"} <= {p.name for p in paths}
     for path in paths:
@@ -28,12 +29,12 @@ def test_svg_files_stand_alone(run, tmp_path):
         assert float(tree.get("width")) > 200
         assert "var(" not in text
         assert "light-dark" not in text
-        colours = set(re.findall(r"c[1-8](?=[ \"])", " ".join(re.findall(r'class="[^"]*"', text))))
+        colours = set(re.findall(r"c\d+(?=[ \"])", " ".join(re.findall(r'class="[^"]*"', text))))
         assert all(f".{c}{{" in text for c in colours)
 
 
 def test_png_files_are_twice_the_size_and_have_text_and_colour(run, tmp_path):
-    paths = write_png([load(run)], tmp_path)
+    paths = write_png(plots([load(run)]), tmp_path)
     assert len(paths) == 19
     for path in paths:
         image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
@@ -46,6 +47,6 @@ def test_png_files_are_twice_the_size_and_have_text_and_colour(run, tmp_path):
 
 def test_several_runs_have_files_of_their_own(run, tmp_path):
     other = make_run(tmp_path / "other", steps=3)
-    names = [p.name for p in write_svg(load_all([run, other]), tmp_path / "svg")]
+    names = [p.name for p in write_svg(plots(load_all([run, other])), tmp_path / "svg")]
     assert len(set(names)) == len(names)
     assert "log-ratio-s-against-length-l-other.svg" in names

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from fspo.auditing.results import FEW, Audit
-from fspo.auditing.tables import Table, clip_interval, tables
+from fspo.auditing.tables import clip_interval, tables
 from fspo.fairness.measure import FairnessReport
 from fspo.report import charts
+from fspo.report.document import resource
 from fspo.report.text import escape
 
 SHOWN = ("fspo", "gspo", "rloo")  # methods drawn beside the run's own rule; the table has all
@@ -15,9 +14,9 @@ SHOWN = ("fspo", "gspo", "rloo")  # methods drawn beside the run's own rule; the
 
 def render(audit: Audit) -> str:
     """The page as text."""
-    style = files("fspo.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resource("style.css") + resource("chart.css")
     drawn = "".join(f"<figure>{chart}</figure>" for chart in _charts(audit))
-    body = "".join(_table(table) for table in tables(audit))
+    body = "".join(f"<section>{table.html()}</section>" for table in tables(audit))
     notes = "".join(f"<li>{escape(note)}</li>" for note in audit.notes)
     title = escape(audit.files[0]) + (f" and {len(audit.files) - 1} more" if len(audit.files) > 1 else "")
     return f"""<!doctype html>
@@ -81,21 +80,6 @@ def _chart(title: str, report: FairnessReport, groups: list[charts.Bars], refere
     names = [b.label for b in report.bins]
     description = f"Share of answers whose gradient is clipped away, by bin of {report.attribute}, with intervals."
     return charts.bars(title, description, names, groups, report.attribute, "clip rate", reference=reference)
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th{_side(k)} scope="col">{escape(cell)}</th>' for k, cell in enumerate(table.head))
-    rows = []
-    for row in table.rows:
-        spread = f' colspan="{len(table.head) - 1}"' if len(row) < len(table.head) else ""
-        cells = [f"<td{_side(k)}{spread if k else ''}>{escape(cell)}</td>" for k, cell in enumerate(row)]
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f'<section><h2>{escape(table.title)}</h2><div class="card" style="overflow-x:auto">{body}</div></section>'
-
-
-def _side(place: int) -> str:
-    return ' class="n"' if place else ""
 
 
 def _band(audit: Audit) -> str:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from fspo.auditing.results import FEW, Audit
 from fspo.fairness.measure import Bin, FairnessReport, Interval
+from fspo.report.tables import Table
 from fspo.report.text import percent, short
 
 NONE = "–"
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    head: Sequence[str]
-    rows: list[list[str]]
 
 
 def tables(audit: Audit) -> list[Table]:

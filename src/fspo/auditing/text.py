@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fspo.auditing.results import Audit
-from fspo.auditing.tables import Table, tables
+from fspo.auditing.tables import tables
+from fspo.report.tables import Table
 from fspo.report.text import percent, visible
 
 

@@ -34,6 +34,8 @@ def compare(
     ] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="start no new cell after this time")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="test seeds, in the place of the suite's number")] = None,
+    svg: Annotated[Path | None, typer.Option(help="also write every figure as an SVG file into this folder")] = None,
+    png: Annotated[Path | None, typer.Option(help="also write every figure as a PNG file into this folder")] = None,
     show: Annotated[bool, typer.Option("--list", help="list the suites and what each asks")] = False,
 ) -> None:
     """Compare methods over tasks, settings and seeds: every one with the same data, budget, start and tuning.
@@ -69,7 +71,7 @@ def compare(
             raise typer.Exit(130) from None
         rows = plan.finished(store.rows)
         store.put_first(rows)
-        _publish(plan, rows, folder)
+        _publish(plan, rows, folder, svg, png)
     if len(rows) < plan.total:
         console.print(f"{len(rows)} of {plan.total} cells are done, and {again}", soft_wrap=True)
 
@@ -119,8 +121,8 @@ def _cores() -> int:
     return max(1, min(usable_cores(), psutil.cpu_count(logical=False) or 1))
 
 
-def _publish(plan: Plan, rows: list[dict], folder: Path) -> None:
-    """The table and the page of what is there."""
+def _publish(plan: Plan, rows: list[dict], folder: Path, svg: Path | None, png: Path | None) -> None:
+    """The table, the page and the figures of what is there."""
     if not any(row["phase"] == "test" for row in rows):
         return
     from fspo.comparing import page, table
@@ -130,6 +132,9 @@ def _publish(plan: Plan, rows: list[dict], folder: Path) -> None:
     print(text)
     written = page.write(rows, plan.suite, folder / "report.html")
     console.print(f"results: {folder / 'results.parquet'}, report: {written}", soft_wrap=True)
+    if svg or png:
+        files = page.write_images(rows, plan.suite, svg=svg, png=png)
+        console.print(f"{len(files)} figures: {' '.join(str(f) for f in (svg, png) if f)}", soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -54,29 +54,9 @@ def scaling_law_of_sums(
     The equations need no more than these sums. The intervals need fourth moments as well, and take them from
     `sample`, S and L of some or all of the responses.
     """
+    found = fit_of_sums(lengths, count, total, square)
+    H, mu, variance, centre = (float(v) for v in found)
     n = float(count.sum())
-    if n < 10:
-        raise ValueError(f"a scaling law needs at least 10 responses, not {n:g}")
-    x = np.log(lengths)
-    centre = float(count @ x) / n
-    x = x - centre  # so that sigma and H are nearly independent
-    if x.max() - x.min() < 1e-9:
-        raise ValueError(f"all responses have the length {lengths[0]:g}: an exponent needs different lengths")
-    H, mu, variance = 0.5, 0.0, 0.0
-    for _ in range(100):
-        spread = np.exp(-2 * H * x)
-        mu = float((total * lengths) @ spread) / float((count * lengths**2) @ spread)
-        u2 = np.maximum(square - 2 * mu * lengths * total + count * (mu * lengths) ** 2, 0.0) * spread
-        variance = float(u2.sum()) / n
-        if not variance:
-            raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
-        u2 = u2 / variance
-        # Newton's step of the profiled equation in H, held short of overshooting.
-        weighted = float(u2 @ x) / n
-        step = weighted / (2 * max(float(u2 @ (x * x)) / n - weighted**2, 1e-12))
-        H += max(-0.25, min(0.25, step))
-        if abs(step) < 1e-10:
-            break
     h_error, scale_error, mu_error = _errors(*sample, centre, mu, H, variance) / math.sqrt(n)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     scale = math.sqrt(variance) * math.exp(-H * centre)
@@ -89,6 +69,38 @@ def scaling_law_of_sums(
         scale_interval=(scale * math.exp(-z * scale_error), scale * math.exp(z * scale_error)),
         count=int(n),
     )
+
+
+def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -> tuple[Column, Column, Column, Column]:
+    """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals.
+
+    The sums may have leading axes, as (draws, lengths): every draw is fitted by itself, all in the same steps.
+    """
+    n = count.sum(-1)
+    if n.min() < 10:
+        raise ValueError(f"a scaling law needs at least 10 responses, not {n.min():g}")
+    x = np.log(lengths)
+    centre = count @ x / n
+    x = x - centre[..., None]  # so that sigma and H are nearly independent
+    if lengths.max() - lengths.min() < 1e-9:
+        raise ValueError(f"all responses have the length {lengths[0]:g}: an exponent needs different lengths")
+    H, mu, variance = np.full(n.shape, 0.5), np.zeros(n.shape), np.zeros(n.shape)
+    for _ in range(100):
+        spread = np.exp(-2 * H[..., None] * x)
+        mu = (total * spread @ lengths) / (count * spread @ lengths**2)
+        drift = mu[..., None] * lengths
+        u2 = np.maximum(square - 2 * drift * total + count * drift**2, 0.0) * spread
+        variance = u2.sum(-1) / n
+        if not np.all(variance):
+            raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
+        u2 = u2 / variance[..., None]
+        # Newton's step of the profiled equation in H, held short of overshooting.
+        weighted = (u2 * x).sum(-1) / n
+        step = weighted / (2 * np.maximum((u2 * x * x).sum(-1) / n - weighted**2, 1e-12))
+        H = H + np.clip(step, -0.25, 0.25)
+        if np.abs(step).max() < 1e-10:
+            break
+    return H, mu, variance, centre
 
 
 def _errors(S: Column, L: Column, centre: float, mu: float, H: float, variance: float) -> Column:

@@ -36,7 +36,7 @@ def report(
     console.print(f"report: {page.save(loaded, out)}", soft_wrap=True)
     for folder, write in ((svg, images.write_svg), (png, images.write_png)):
         if folder is not None:
-            console.print(f"{len(write(loaded, folder))} plots: {folder}", soft_wrap=True)
+            console.print(f"{len(write(page.plots(loaded), folder))} plots: {folder}", soft_wrap=True)
 
 
 def watch(

@@ -1,28 +1,27 @@
-"""Every plot of the report as a file of its own, for papers: explicit colours, on white."""
+"""Plots as files of their own, for papers: explicit colours, on white."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fspo.report.document import resource
-from fspo.report.load import Run
-from fspo.report.page import plots
+from fspo.report.panels.parts import Plot
 from fspo.report.text import slug
 
 FONT = "DejaVu Sans"
 SCALE = 2  # pixels of the PNG for each unit of the SVG
 
 
-def write_svg(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+def write_svg(plots: Iterable[Plot], folder: str | Path) -> list[Path]:
     """One SVG file a plot."""
-    return [_put(Path(folder) / f"{name}.svg", text.encode()) for name, text in images(runs)]
+    return [_put(Path(folder) / f"{name}.svg", text.encode()) for name, text in images(plots)]
 
 
-def write_png(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+def write_png(plots: Iterable[Plot], folder: str | Path) -> list[Path]:
     """One PNG file a plot, at twice the size."""
     try:
         import resvg_py
@@ -32,7 +31,7 @@ def write_png(runs: Sequence[Run], folder: str | Path) -> list[Path]:
     options: dict[str, Any] = {"font_files": [font], "skip_system_fonts": True, "font_family": FONT} if font else {}
     return [
         _put(Path(folder) / f"{name}.png", bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=SCALE, **options)))
-        for name, text in images(runs)
+        for name, text in images(plots)
     ]
 
 
@@ -50,10 +49,10 @@ def _put(path: Path, content: bytes) -> Path:
     return path
 
 
-def images(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+def images(plots: Iterable[Plot]) -> Iterator[tuple[str, str]]:
     """Name and SVG document of every plot."""
     style = stylesheet()
-    for plot in plots(runs):
+    for plot in plots:
         width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', plot.svg).groups()  # type: ignore[union-attr]
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         ground = f'<style>{style}</style><rect width="{width}" height="{height}" fill="#ffffff"/>'
@@ -65,7 +64,7 @@ def images(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
 def stylesheet() -> str:
     """The page's rules for charts with the light theme's colours written out, a rule for each colour of a series."""
     light = dict(re.findall(r"(--\w+): light-dark\((#\w+),", resource("style.css")))
-    series = [name for name in light if re.fullmatch(r"--c\d", name)]
+    series = [name for name in light if re.fullmatch(r"--c\d+", name)]
     rules = []
     for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", resource("chart.css")):
         selector = selector.strip()

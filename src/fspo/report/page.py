@@ -18,7 +18,7 @@ from fspo.report.panels.guarantee import guarantee
 from fspo.report.panels.health import health, lengths
 from fspo.report.panels.learning import learning
 from fspo.report.panels.overview import overview
-from fspo.report.panels.parts import Panel, Plot, grid
+from fspo.report.panels.parts import Panel, Plot, grid, section
 from fspo.report.panels.ratios import ratios
 from fspo.report.panels.words import configuration, samples, warnings
 from fspo.report.text import escape
@@ -36,10 +36,8 @@ class Section:
     small: bool = False
 
     def html(self, runs: Sequence[Run]) -> str:
-        lead = f'<p class="lead">{escape(self.lead)}</p>' if self.lead else ""
         body = grid(self.plots(runs), self.small) if self.plots else self.words(runs) if self.words else ""
-        head = f'<h2 id="{self.id}-h">{escape(self.title)}</h2>'
-        return f'<section id="{self.id}" aria-labelledby="{self.id}-h">{head}{lead}{body}</section>'
+        return section(self.id, self.title, body, self.lead)
 
 
 SECTIONS = (
@@ -115,10 +113,10 @@ def frame(names: Sequence[str], main: str, version: str | None = None) -> str:
 
 def content(runs: Sequence[Run]) -> str:
     """All sections."""
-    return "\n".join(section.html(runs) for section in SECTIONS)
+    return "\n".join(part.html(runs) for part in SECTIONS)
 
 
 def plots(runs: Sequence[Run]) -> Iterator[Plot]:
     """Every plot of the page, without those that a slider moves."""
-    for section in SECTIONS:
-        yield from (panel for panel in (section.plots(runs) if section.plots else ()) if isinstance(panel, Plot))
+    for part in SECTIONS:
+        yield from (panel for panel in (part.plots(runs) if part.plots else ()) if isinstance(panel, Plot))

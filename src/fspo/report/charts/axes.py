@@ -26,6 +26,17 @@ def ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[f
     return [0.0 if first + k == 0 else (first + k) * step for k in range(count + 1)]
 
 
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """log10 of round numbers within [low, high], themselves log10: 1, 2 and 5 of each decade, or fewer."""
+    found: list[float] = []
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        decades = range(math.floor(low), math.ceil(high) + 1)
+        found = [math.log10(m) + k for k in decades for m in steps if low - 1e-9 <= math.log10(m) + k <= high + 1e-9]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]
+
+
 def formatter(values: Sequence[float]) -> Format:
     """Labels of an axis: all with the same, sufficient number of decimals."""
     size = max((abs(v) for v in values), default=1.0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fspo.report.charts.axes import Numbers, formatter, percent_formatter, ticks
+from fspo.report.charts.axes import Numbers, formatter, log_ticks, percent_formatter, ticks
 from fspo.report.text import escape, slug
 
 WIDTH, HEIGHT = 420, 264
@@ -30,6 +30,7 @@ class Frame:
     y_label: str = ""
     percent: bool = False
     whole_x: bool = True
+    log_x: bool = False  # x is the log10 of what the ticks say
     legend: Sequence[tuple[str, str]] = ()  # label, SVG of a 14 x 10 key
     x_names: Sequence[str] | None = None  # names in the place of numbers: one band each
     y_names: Sequence[str] | None = None
@@ -76,7 +77,7 @@ class Frame:
         name = slug(self.title)
         out = [
             f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
-            f'data-frame="{self.geometry()}" data-x="{escape(self.x_label)}">',
+            f'data-frame="{self.geometry()}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
             f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
         ]
         for x, row, label, key in self._keys:
@@ -111,6 +112,9 @@ class Frame:
         if self.x_names is not None:
             places = [k + 0.5 for k in range(len(self.x_names))]
             texts = list(self.x_names)
+        elif self.log_x:
+            places = log_ticks(low, high)
+            texts = [f"{10**v:.6g}" for v in places]
         else:
             places = ticks(low, high, most=7, whole=self.whole_x)
             form = formatter(places)

@@ -15,7 +15,7 @@ MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class Series:
-    """A line, with a band between `low` and `high` where they are given."""
+    """A line, with a band between `low` and `high` where they are given. Without a label it is not in the legend."""
 
     label: str
     x: Sequence[float]
@@ -59,8 +59,17 @@ def line(
     width: int = WIDTH,
     legend: bool = True,
     whole_x: bool = True,
+    log_x: bool = False,
+    x_names: Sequence[str] | None = None,
 ) -> str:
-    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value."""
+    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value.
+
+    With `x_names`, x = k is under the k-th name.
+    """
+    if log_x:
+        series = [replace(s, x=[math.log10(v) for v in s.x]) for s in series]
+    if x_names is not None:
+        series = [replace(s, x=[v + 0.5 for v in s.x]) for s in series]
     thinned = [thin(s) for s in series]
     spans = max(width for _, width in thinned)
     series = [s for s, _ in thinned]
@@ -72,13 +81,15 @@ def line(
     frame = Frame(
         title,
         description + (f" Each point is the mean of {spans} steps." if spans > 1 else ""),
-        (first, last) if last > first else (first - 1, last + 1),
+        (0, len(x_names)) if x_names is not None else (first, last) if last > first else (first - 1, last + 1),
         span(ys, zero, top),
         x_label + (f" (means of {spans})" if spans > 1 else ""),
         y_label,
         percent_axis,
         whole_x=whole_x,
-        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series] if legend and len(series) > 1 else (),
+        log_x=log_x,
+        x_names=x_names,
+        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and legend and len(series) > 1],
         height=height,
         width=width,
     )
@@ -106,7 +117,9 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
                 out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
     smooth = s.smooth and known >= 20
     dashed = " dashed" if s.dashed else ""
-    out.append(path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", s.label))
+    out.append(
+        path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", "" if frame.x_names else s.label)
+    )
     if smooth:
         width = 2 * max(1, known // 30) + 1
         out.append(path(frame, s.x, running_mean(s.y, width), f"line strong c{s.colour}{dashed}"))
@@ -114,9 +127,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if y is not None and math.isfinite(y):
+                place = frame.x_names[int(x)] if frame.x_names else f"{10**x if frame.log_x else x:g}"
                 extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
                     f'<circle class="dot c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {x_label} {x:g}: {form(y)}{extent}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {x_label} {place}: {form(y)}{extent}')}</title></circle>"
                 )
     return "".join(out)

@@ -10,7 +10,7 @@ from typing import Any
 from fspo.report.load import Run
 from fspo.report.text import escape, slug
 
-COLOURS = 8
+COLOURS = 10
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,12 @@ Panel = Plot | Missing
 
 def grid(panels: Sequence[Panel], small: bool = False) -> str:
     return f'<div class="grid{" small" if small else ""}">{"".join(p.html() for p in panels)}</div>'
+
+
+def section(name: str, title: str, body: str, lead: str = "") -> str:
+    """A part of a page under its heading."""
+    head = f'<h2 id="{name}-h">{escape(title)}</h2>' + (f'<p class="lead">{escape(lead)}</p>' if lead else "")
+    return f'<section id="{name}" aria-labelledby="{name}-h">{head}{body}</section>'
 
 
 def embedded(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,8 +117,8 @@ def rules(run: Run) -> tuple[Rule | None, list[Rule], float]:
     band = RunBand(mu, c, c, 0.5)
     others = [
         Rule("FSPO", 3, band.bounds, f"FSPO {band}"),
-        Rule("fixed range", 5, lambda L: _logs(fixed, fixed, np.ones_like(L)), f"fixed range ε = {short(fixed)}"),
-        Rule("GSPO", 4, lambda L: _logs(mean, mean, L), f"GSPO ε = {short(mean)}"),
+        Rule("fixed range", 5, lambda L: log_bounds(fixed, fixed, np.ones_like(L)), f"fixed range ε = {short(fixed)}"),
+        Rule("GSPO", 4, lambda L: log_bounds(mean, mean, L), f"GSPO ε = {short(mean)}"),
     ]
     return own, [rule for rule in others if own is None or rule.label != own.label], rate
 
@@ -130,17 +131,21 @@ def own_rule(run: Run) -> Rule | None:
     name = str(run.objective.get("name"))
     if name not in (*PER_TOKEN, "rloo"):
         return None
-    fields = objectives.REGISTRY[name].model_fields
-    low, high = (
-        number(run.objective.get(key, fields[key].default)) or 0.0 for key in ("clip_low", "clip_high")
-    )  # fmt: skip
+    low, high = fixed_range(run.objective)
     text = f"ε = {short(low)}" if low == high else f"ε = ({short(low)}, {short(high)})"
     if name == "rloo":
-        return Rule("fixed range", 5, lambda L: _logs(low, high, np.ones_like(L)), f"fixed range {text}")
-    return Rule("GSPO", 4, lambda L: _logs(low, high, L), f"GSPO {text}")
+        return Rule("fixed range", 5, lambda L: log_bounds(low, high, np.ones_like(L)), f"fixed range {text}")
+    return Rule("GSPO", 4, lambda L: log_bounds(low, high, L), f"GSPO {text}")
 
 
-def _logs(low: float, high: float, scale: Floats) -> tuple[Floats, Floats]:
+def fixed_range(objective: dict[str, Any]) -> tuple[float, float]:
+    """clip_low and clip_high of an objective that has them, its own defaults where they are not given."""
+    fields = objectives.REGISTRY[str(objective["name"])].model_fields
+    low, high = (number(objective.get(key, fields[key].default)) or 0.0 for key in ("clip_low", "clip_high"))
+    return low, high
+
+
+def log_bounds(low: float, high: float, scale: Floats) -> tuple[Floats, Floats]:
     """Bounds of S where exp(S / scale) is held in 1 - low .. 1 + high."""
     floor = np.log1p(-low) if low < 1 else -np.inf
     return floor * scale, np.log1p(high) * scale

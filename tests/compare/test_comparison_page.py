@@ -1,0 +1,137 @@
+"""The table and the page of a comparison, from made-up rows."""
+
+import re
+import xml.etree.ElementTree as ET
+
+from htmlpage import checked
+from made_rows import METHODS, rows, suite
+from synthetic import NASTY
+
+from fspo.comparing import page, table
+from fspo.comparing.figures import parts
+from fspo.comparing.results import Results
+
+FIGURES = ("overview", "summary", "accuracy", "reward", "clipping", "lre", "cosine", "growth", "tables")
+
+
+def cells(text, title):
+    """The rows of a table of the Markdown, by their first cell."""
+    block = re.search(rf"### {re.escape(title)}\n\n((?:\|.*\n?)+)", text).group(1).splitlines()
+    head, _, *body = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in body}
+
+
+def test_ten_methods_on_four_tasks(tmp_path):
+    given = suite(tuple(METHODS), ("sort", "add", "copy", "count"))
+    made = rows(given, fail={("rloo", 3)})
+    found = checked(page.write(made, given, tmp_path / "page.html"), FIGURES)
+    svgs = sum(tag == "svg" for tag, _ in found.tags)
+    assert svgs == 4 + 6 * 4
+    colours = {c for _, a in found.tags for c in re.findall(r"\bc\d+\b", a.get("class", ""))}
+    assert {f"c{k}" for k in range(1, 11)} <= colours
+    assert "4 runs failed" in found.text
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_tables_say_what_the_rows_say():
+    given = suite()
+    made = rows(given, fail={("rloo", 3)})
+    text = table.text(made, given)
+    assert text.startswith("## Does a fair band learn more?\n\n8 test seeds finished for each method and place. ")
+    assert "Code: fspo 0.1.0 at abcdef0123." in text
+    assert "With fewer than 5 seeds" not in text
+    across = cells(text, "Across 2 tasks")
+    assert list(across) == ["fspo", "gspo", "rloo", "grpo"]
+    assert across["fspo"]["P(fspo better)"] == "–"
+    assert across["rloo"]["collapsed"] == "2 of 16"
+    sort = cells(text, "sort")
+    finals = [row["final"] for row in made if (row["method"], row["task"]) == ("gspo", "sort")]
+    assert sort["gspo"]["final accuracy, %"].split()[0] == f"{100 * sum(finals) / 8:.1f}"
+    assert sort["gspo"]["parameters"] == "clip_low=0.003 clip_high=0.004"
+    assert sort["fspo"]["spikes"] == "0.9"
+    assert "sort: fspo" in cells(text, "S = mu L + sigma L^H Z, over all off-policy answers")
+    assert cells(text, "LRE over other attributes than length, second half of the steps")
+
+
+def test_one_seed_and_one_method(tmp_path):
+    given = suite(("fspo",), ("sort",))
+    made = rows(given, seeds=1)
+    found = checked(page.write(made, given, tmp_path / "page.html"), FIGURES)
+    assert "1 test seed finished" in found.text
+    assert "(" not in cells(table.text(made, given), "sort")["fspo"]["final accuracy, %"]
+
+
+def test_gaps_are_told_and_drawn_as_gaps(tmp_path):
+    given = suite()
+    made = [row for row in rows(given) if (row["method"], row["task"]) != ("gspo", "add") and row["seed"] < 5]
+    made = [row for row in made if row["method"] != "rloo" or row["seed"] < 2]
+    for row in made:  # nothing was off-policy, no cosine was logged
+        row.update(lengths=[], count=[], accepted=[], all_count=[], total=[], square=[], stages=[])
+        row.update(cosine_steps=[], cosine=[], cosine_bound=[], cosine_bound_full=[], h_steps=[], h=[], attributes="[]")
+    made[0]["commit"] = "fedcba9876543210"
+    found = checked(page.write(made, given, tmp_path / "page.html"), ("overview", "summary", "accuracy", "tables"))
+    assert not {"cosine", "clipping", "growth"} & set(found.ids)
+    text = table.text(made, given)
+    assert "2 to 5 test seeds finished" in text
+    assert "With fewer than 5 seeds" in text
+    assert "1 of 8 methods at a place have no finished run yet." in text
+    assert "different code: fspo 0.1.0 at abcdef0123, fspo 0.1.0 at fedcba9876." in text
+    assert cells(text, "Across 2 tasks")["gspo"]["LRE"] == "–"
+
+
+def test_no_test_run_yet(tmp_path):
+    given = suite()
+    tuning = [row | {"phase": "tune"} for row in rows(given, seeds=1)]
+    assert "No test run is finished." in table.text(tuning, given)
+    found = checked(page.write(tuning, given, tmp_path / "page.html"), ("overview",))
+    assert found.count("svg") == 0
+
+
+def test_several_settings(tmp_path):
+    given = suite(("fspo", "grpo"), ("sort", "add"), ("on-policy", "stale 2", "stale 8"))
+    made = rows(given, seeds=3, fail={("grpo", 1)})
+    found = checked(page.write(made, given, tmp_path / "page.html"), (*FIGURES, "settings"))
+    assert sum(tag == "svg" for tag, _ in found.tags) == 2 + 2 * 3 + 2 + 6 * 6
+    text = table.text(made, given)
+    assert cells(text, "add: final accuracy by setting, %")["grpo"]["stale 8"].endswith("1 collapsed")
+    assert cells(text, "IQM of final accuracy over tasks by setting, %")["grpo"]["stale 2"].endswith("2 collapsed")
+    assert cells(text, "Across 2 tasks, stale 8")
+
+
+def test_all_trials(tmp_path):
+    given = suite(("fspo", "gspo"), ("sort",), every=True)
+    made = rows(given, seeds=3, trials=[0.003, 0.03, 0.3])
+    found = checked(page.write(made, given, tmp_path / "page.html"), ("overview", "sensitivity", "tables"))
+    assert sum(tag == "svg" for tag, _ in found.tags) == 4
+    assert "0.01" in found.texts  # a tick of the logarithmic axis
+    text = table.text(made, given)
+    swept = cells(text, "IQM of final accuracy by clip parameter, %")
+    assert swept["gspo"]["trial 2"].startswith("0.03: ")
+    assert cells(text, "sort")["fspo 0.03"]["parameters"] == "c_low=0.03 c_high=0.03"
+
+
+def test_names_are_shown_and_not_obeyed(tmp_path):
+    given = suite(("fspo", NASTY), ("a b", "a-b"), title=NASTY)
+    made = rows(given, seeds=2)
+    path = page.write(made, given, tmp_path / "page.html")
+    checked(path, FIGURES)  # every id once, though two tasks read the same in an id
+    text = path.read_text(encoding="utf-8")
+    assert NASTY not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in text
+    assert "\x1b" not in table.text(made, given)
+    piped = suite(("fspo", "a | b"), ("sort",))
+    assert "a \\| b" in table.text(rows(piped, seeds=2), piped)
+
+
+def test_figures_as_files(tmp_path):
+    given = suite(("fspo", "gspo"), ("sort",))
+    made = rows(given, seeds=2)
+    written = page.write_images(made, given, svg=tmp_path / "svg", png=tmp_path / "png")
+    count = sum(len(part.plots) for part in parts(Results(made, given)))
+    assert len({path.name for path in written}) == len(written) == 2 * count
+    for path in (tmp_path / "svg").iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert "var(" not in text
+        ET.fromstring(text)
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in (tmp_path / "png").iterdir())
