@@ -14,7 +14,8 @@ import fspo
 SOURCE = Path(fspo.__file__).parent
 # Later ones may import earlier ones.
 LAYERS = (
-    "settings", "objectives", "advantages", "fairness", "tasks", "local", "engines", "report", "auditing", "cli",
+    "settings", "objectives", "advantages", "fairness", "tasks", "local", "engines", "report", "auditing", "comparing",
+    "cli",
 )  # fmt: skip
 
 

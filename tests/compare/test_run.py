@@ -44,7 +44,7 @@ def test_a_suite_leaves_results_a_table_and_a_page(smoke: tuple[Path, subprocess
     plan = Plan(load("smoke"))
     assert len(rows) == plan.total == CELLS
     assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
-    assert {path.name for path in folder.iterdir()} == {".lock", "results.parquet", "table.md", "report.html"}
+    assert {path.name for path in folder.iterdir()} == {"results.parquet", "table.md", "report.html"}
     assert (folder / "table.md").read_text().strip() in done.stdout
     assert f"{CELLS} of {CELLS}: test sort" in done.stdout
     assert re.search(r"cells took \d+ s of CPU, wall \d+ s, workers busy \d+%", done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -143,15 +144,16 @@ def _claimed(folder: Path) -> Iterator[Store]:
     from fspo.comparing.store import Store
 
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows: nobody is kept out
-            pass
-        except BlockingIOError:
-            raise ValueError(
-                f"another fspo compare is writing to {folder}: wait for it, or use another --out"
-            ) from None
+    try:
+        import fcntl
+    except ImportError:  # Windows: nobody is kept out
         yield Store(folder / "results.parquet")
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Store(folder / "results.parquet")
+    except BlockingIOError:
+        raise ValueError(f"another fspo compare is writing to {folder}: wait for it, or use another --out") from None
+    finally:
+        os.close(held)
