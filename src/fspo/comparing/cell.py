@@ -44,8 +44,7 @@ def run_cell(cell: Cell, warm: Warm | None, work: Path | None, commit: str) -> R
 def _run(cell: Cell, warm: Warm | None, folder: Path, commit: str) -> Row:
     import torch
 
-    import fspo
-    from fspo import objectives
+    from fspo import __version__, objectives
     from fspo.comparing.outcome import outcome
     from fspo.local.config import TrainConfig
     from fspo.local.loop import train
@@ -70,7 +69,7 @@ def _run(cell: Cell, warm: Warm | None, folder: Path, commit: str) -> Row:
         "config": json.dumps(cell.config),
         "status": "failed" if error else "finished",
         "error": error,
-        "version": fspo.__version__,
+        "version": __version__,
         "commit": commit,
         "torch": torch.__version__,
         **measured,
