@@ -17,18 +17,15 @@ import torch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-from verl.utils.tracking import FileLogger
 from verl.workers.config import ActorConfig
-from verl_ranks import CASES, ROWS, actor, train, update
+from verl_ranks import CASES, ROWS, actor, train
 
 import fspo
 from batches import Inputs, assert_equal, random_batch
 from cpu_platform import environment
 from fspo.engines.verl import NAMES, PolicyLoss
-from fspo.engines.verl_log import collect
 from fspo.local import models
 from fspo.objectives import Totals
-from fspo.report.load import load
 
 HERE = Path(__file__).parent
 
@@ -356,68 +353,3 @@ def test_verl_finds_the_plug_in_by_its_entry_point(tmp_path: Path) -> None:
     variables["PYTHONPATH"] = f"{tmp_path}:{variables['PYTHONPATH']}"
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
-    rows, case = torch.arange(ROWS), ("fspo_adaptive", {"clip_rate": 0.3})
-    whole = train(actor(*case), rows, 1, 6)
-    train(actor(*case, records=str(tmp_path)), rows, 1, 6, rollouts=2)  # the second of them after its checkpoint
-    again = actor(*case, records=str(tmp_path), start=1)
-    for seed in (2, 3):
-        new, old, A, mask = update(seed)
-        again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
-        loss, _ = get_policy_loss_fn("fspo_adaptive")(
-            old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=again
-        )
-        assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
-    assert pl.read_parquet(tmp_path / "records")["step"].to_list() == [1] * 2 * (ROWS - 1) + [2] * 2 * (ROWS - 1)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2]
-
-
-def test_a_folder_holds_one_run(tmp_path: Path) -> None:
-    rows = torch.arange(ROWS)
-    train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match="already holds a run"):
-        train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match="no state of the ledger after that step"):
-        train(actor("fspo", records=str(tmp_path), start=7), rows, 1, 6, rollouts=1)
-
-
-def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, run = tmp_path / "log.jsonl", tmp_path / "run"
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(log))
-    with pytest.raises(ValueError, match=r"run verl with trainer.logger"):
-        collect(log, run)
-    found = train(actor("fspo", records=str(run)), torch.arange(ROWS), 1, 6)
-    logger = FileLogger("project", "experiment")
-    logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
-    for step in (1, 2, 3):
-        data = {"actor/pg_loss": 0.1, "critic/score/mean": step / 4, "response_length/mean": np.float32(7.5)}
-        logger.log(data | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
-    logger.finish()
-    assert collect(log, run) == 3
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["reward"] for row in rows] == [0.25, 0.5, 0.75]
-    assert [row["truncated"] for row in rows] == [0.5] * 3
-    assert rows[2]["mu"] == pytest.approx(found[5]["metrics"]["actor/fspo/mu"])
-    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-    assert evaluations == [{"step": 0, "split": "openai/gsm8k", "samples": 2, "accuracy": 0.25, "reward": 0.5}]
-    before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
-    collect(log, run)
-    assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
-    assert load(run).objective["name"] == "fspo"
-
-
-def test_a_wrong_count_of_updates_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "log.jsonl"))
-    train(actor("fspo", records=str(tmp_path / "run"), updates=1), torch.arange(ROWS), 1, 6, rollouts=6)
-    logger = FileLogger("project", "experiment")
-    for step in (1, 2, 3):  # of two updates each
-        logger.log({"actor/pg_loss": 0.1}, step=step)
-    logger.finish()
-    with pytest.raises(ValueError, match=r"records of 6 rollouts and log.jsonl 3 steps"):
-        collect(tmp_path / "log.jsonl", tmp_path / "run")

@@ -13,6 +13,7 @@ from torch import Tensor
 import fspo
 from batches import Inputs, random_batch
 from fspo.objectives import Objective, Totals
+from fspo.objectives.batch import Batch
 
 OPTIONS: dict[str, dict] = {
     "plain": {},
@@ -150,3 +151,15 @@ def test_gradient_agrees_with_finite_differences(name: str) -> None:
         return objective(logprobs, *batch.arguments()[1:]).loss
 
     assert torch.autograd.gradcheck(f, batch.logprobs.clone().requires_grad_(), eps=1e-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", fspo.objectives.names())
+@given(seed=seeds)
+def test_the_parts_of_the_responses_add_up_to_the_objective(name: str, seed: int) -> None:
+    objective, batch = fspo.objectives.get(name), random_batch(seed)
+    logprobs = batch.logprobs.clone().requires_grad_()
+    parts, _ = objective.per_response(Batch.check(logprobs, *batch.arguments()[1:]))
+    assert parts.shape == batch.advantages.shape
+    loss, gradient = loss_and_gradient(objective, batch)
+    assert_same(-parts.sum().detach(), loss)
+    assert_same(-torch.autograd.grad(parts.sum(), logprobs)[0], gradient)

@@ -233,13 +233,12 @@ def test_another_engines_run_lacks_much_and_is_shown(tmp_path):
 
 def test_a_recorded_cosine_is_drawn_and_an_empty_bound_is_not(tmp_path):
     folder = make_run(tmp_path / "run", steps=4)
-    assert "Not recorded: it needs the gradient" in checked(write(folder)).text
-    metrics = load(folder).metrics
-    bounds = [-1.0, -1.0, 0.5, 0.6]
-    rows = [{**m, "cosine": 0.9, "cosine_bound": b} for m, b in zip(metrics, bounds, strict=True)]
-    write_jsonl(folder / "metrics.jsonl", rows)
+    assert "Not recorded: it takes the gradients" in checked(write(folder)).text
+    rows = [{"step": s, "update": 3, "measured": 0.9, "bound": b, "bound_tight": 0.95}
+            for s, b in enumerate([-1.0, -1.0, 0.5, 0.6], 1)]  # fmt: skip
+    write_jsonl(folder / "cosine.jsonl", rows)
     text = checked(path := write(folder)).text
-    assert "The bound said nothing in 2 of 4 steps." in text
+    assert "The bound said nothing in 2 of 4 measurements." in text
     assert 'data-label="guaranteed"' in path.read_text(encoding="utf-8")
-    write_jsonl(folder / "metrics.jsonl", [{**row, "cosine_bound": -1.0} for row in rows])
+    write_jsonl(folder / "cosine.jsonl", [{**row, "bound": -1.0} for row in rows])
     assert 'data-label="guaranteed"' not in write(folder).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fspo.tasks as tasks
+from fspo.fairness import wilson
 from fspo.tasks import ALPHABET, SPLITS
 
 NAMES = ("sort", "add", "brackets", "count", "stack")
@@ -128,3 +129,70 @@ def test_wrong_calls_say_what_to_do():
     with pytest.raises(ValueError, match="index -1 is negative"):
         task.example("train", -1)
     assert task.size("train") is None
+
+
+def flips(spec: dict, split: str = "train", count: int = 4000) -> list[tuple[float, bool]]:
+    """(difficulty, whether the reward of the right answer was flipped) of the first prompts."""
+    task = tasks.get({"name": "sort", "n_min": 4, "n_max": 12, **spec})
+    examples = [task.example(split, i) for i in range(count)]
+    return [(e.difficulty, task.score(e, e.answer) == 0.0) for e in examples]
+
+
+def assert_rate(found: list[bool], chance: float) -> None:
+    low, high = wilson(sum(found), len(found), 0.999)
+    assert low <= chance <= high, (sum(found), len(found), chance)
+
+
+def test_noise_flips_rewards_at_its_rate_whatever_the_size():
+    found = flips({"noise": 0.2})
+    assert_rate([flipped for _, flipped in found], 0.2)
+    for d in {d for d, _ in found}:
+        assert_rate([flipped for e, flipped in found if e == d], 0.2)
+    task = tasks.get({"name": "sort", "noise": 0.2})
+    wrong = [task.score(task.example("train", i), "no") for i in range(2000)]
+    assert set(wrong) == {0.0, 1.0}
+    assert_rate([reward == 1.0 for reward in wrong], 0.2)
+
+
+def test_noise_by_length_grows_from_nothing_to_its_value():
+    found = flips({"noise_by_length": 0.4}, count=8000)
+    assert not any(flipped for d, flipped in found if d == 0)
+    for d in {d for d, _ in found} - {0.0}:
+        assert_rate([flipped for e, flipped in found if e == d], 0.4 * d)
+    both = flips({"noise": 0.1, "noise_by_length": 0.4}, count=8000)
+    assert_rate([flipped for d, flipped in both if d == 0], 0.1)
+    assert_rate([flipped for d, flipped in both if d == 1], 0.5)
+
+
+def test_held_out_answers_are_scored_without_noise():
+    for split in ("eval", "validation"):
+        assert not any(flipped for _, flipped in flips({"noise": 1.0}, split, count=300))
+    assert all(flipped for _, flipped in flips({"noise": 1.0}, count=300))
+
+
+def test_noise_is_the_same_for_the_same_answer_and_differs_between_answers_and_seeds():
+    code = (
+        "import fspo.tasks as t; task = t.get({'name': 'sort', 'noise': 0.5});"
+        "print([task.score(task.example('train', i), x) for i in range(30) for x in ('a', 'b')])"
+    )
+    env = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    task = tasks.get({"name": "sort", "noise": 0.5})
+    examples = [task.example("train", i) for i in range(30)]
+    here = [task.score(e, x) for e in examples for x in ("a", "b")]
+    assert json.loads(done.stdout) == here
+    assert here[::2] != here[1::2]
+    other = tasks.get({"name": "sort", "noise": 0.5, "seed": 1})
+    assert [other.score(e, "a") for e in examples] != here[::2]
+
+
+def test_a_graded_reward_is_flipped_whole():
+    task = tasks.get({"name": "sort", "graded": True, "noise": 1.0})
+    example = task.example("train", 0)
+    half = example.answer[: len(example.answer) // 2]
+    assert task.score(example, half) == pytest.approx(1 - len(half) / len(example.answer))
+
+
+def test_a_chance_above_one_is_refused():
+    with pytest.raises(ValueError, match=r"noise and noise_by_length add up to 1\.1, which is no chance"):
+        tasks.get({"name": "sort", "noise": 0.7, "noise_by_length": 0.4})

@@ -36,5 +36,5 @@ def fingerprint(folder: Path) -> dict[str, str]:
     last = max((folder / "checkpoints").glob("step-*"))
     files = [last / "model.safetensors", last / "optimizer.safetensors", last / "state.json"]
     files += [folder / f"{name}.jsonl" for name in ("metrics", "evaluations", "samples")]
-    files += sorted((folder / "records").glob("*"))
+    files += [*folder.glob("cosine.jsonl"), *sorted((folder / "records").glob("*"))]
     return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from processes import fingerprint, fspo, start
 
-STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8"]
+STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8",
+         "log.cosine=2"]  # fmt: skip
 KILLS = 20
 
 

@@ -28,6 +28,7 @@ MISSING = {
     "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
     "update.max_skipped": "TRL does not count updates without a finite gradient",
     "log.bins": "its records have 6 bins of length",
+    "log.cosine": "only the local engine takes the gradients of each bin of length",
     "log.records": "its records are always written",
 }
 

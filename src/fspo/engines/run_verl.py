@@ -35,6 +35,7 @@ MISSING = {
     "update.max_skipped": "verl does not count updates without a finite gradient",
     "model.threads": "set OMP_NUM_THREADS",
     "log.bins": "its records have 6 bins of length",
+    "log.cosine": "only the local engine takes the gradients of each bin of length",
     "log.records": "its records are always written",
     "log.samples": "verl writes answers to trainer.rollout_data_dir, by engines.verl",
 }

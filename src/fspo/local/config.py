@@ -102,6 +102,9 @@ class LogConfig(Settings):
     records: bool = Field(True, description="one Parquet row a response and update")
     samples: int = Field(4, ge=0, description="answers kept a step")
     bins: int = Field(6, ge=2, description="bins of length")
+    cosine: int = Field(
+        0, ge=0, description="steps between two measurements of the cosine of clipped and true update; 0 for never"
+    )
     tensorboard: bool = Field(False, description="also write TensorBoard events")
     wandb: str | None = Field(None, description="also log to this W&B project")
     trackio: str | None = Field(None, description="also log to this trackio project")

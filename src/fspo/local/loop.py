@@ -19,6 +19,7 @@ from fspo import objectives, tasks
 from fspo.local import checkpoint, samplers
 from fspo.local import config as configuration
 from fspo.local.config import TrainConfig
+from fspo.local.direction import direction_row
 from fspo.local.evaluate import evaluate
 from fspo.local.experience import Experience, collect, policy_logprobs
 from fspo.local.loggers import Logger, loggers
@@ -108,6 +109,9 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             metrics |= {"lr": learner.learning_rate(step), "skipped": skipped}
             records.append("metrics", metrics | {"warnings": warnings})
             records.rows(step, columns)
+            for u in updates:
+                if u.direction is not None:
+                    records.append("cosine", {"step": step, "update": u.update, **direction_row(u.direction)})
             for sample in _samples(experience, config.log.samples, step):
                 records.append("samples", sample)
             for key, text in warnings.items():

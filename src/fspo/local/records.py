@@ -1,7 +1,7 @@
 """What a run writes: metrics as JSON lines, one Parquet row a response and update, sampled answers.
 
-`metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl` and `records/` are a function of the configuration alone: a run
-that was killed and resumed writes the same bytes. What depends on the clock is in `timings.jsonl`.
+`metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `cosine.jsonl` and `records/` are a function of the configuration
+alone: a run that was killed and resumed writes the same bytes. What depends on the clock is in `timings.jsonl`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = pa.schema([
     ("difficulty", pa.float32()), ("attributes", pa.string()),
 ])  # fmt: skip
 
-FILES = ("metrics", "timings", "evaluations", "samples")
+FILES = ("metrics", "timings", "evaluations", "samples", "cosine")
 
 
 class Records:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fspo.fairness import MeasuredCosine
 from fspo.local.batch import Batch, split
 from fspo.local.config import TrainConfig
+from fspo.local.direction import measure_direction
 from fspo.local.experience import Experience, group_order, policy_logprobs
 from fspo.local.forward import LogProbs, logprobs
 from fspo.local.models import Policy
@@ -28,6 +30,7 @@ class Update:
     accepted: Tensor
     metrics: dict[str, float]
     skipped: bool
+    direction: MeasuredCosine | None = None  # where it was asked for and there is one
 
 
 class Learner:
@@ -52,6 +55,7 @@ class Learner:
         for i, g in enumerate(experience.group):
             members.setdefault(g, []).append(i)
         updates: list[Update] = []
+        every = self.config.log.cosine
         behind = self.config.rollout.staleness * settings.epochs * settings.minibatches
         for epoch in range(settings.epochs):
             deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
@@ -59,7 +63,9 @@ class Learner:
                 self._fill_old(experience, [i for part in deal[1:] for g in part for i in members[g]])
             for part in deal:
                 rows = [i for g in part for i in members[g]]
-                updates.append(self._update(experience, rows, len(updates), behind + len(updates)))
+                last = epoch == settings.epochs - 1 and part is deal[-1]
+                compare = last and bool(every) and step % every == 0
+                updates.append(self._update(experience, rows, len(updates), behind + len(updates), compare))
         return updates
 
     def learning_rate(self, step: int) -> float:
@@ -90,7 +96,8 @@ class Learner:
             experience.old = experience.old.to(found.dtype)
             experience.old[rows, : found.shape[1]] = found
 
-    def _update(self, experience: Experience, rows: list[int], update: int, staleness: int) -> Update:
+    def _update(self, experience: Experience, rows: list[int], update: int, staleness: int, compare: bool) -> Update:
+        """One optimiser step; `compare` also measures the direction of its first micro-batch."""
         settings = self.config.update
         advantages = torch.tensor(experience.advantages, dtype=torch.float64)[rows]
         batch = experience.batch.select(rows)
@@ -100,8 +107,8 @@ class Learner:
         log_ratio, accepted = torch.zeros(len(rows), dtype=torch.float64), torch.ones(len(rows), dtype=torch.float64)
         metrics: dict[str, float] = {}
         kl = loss = 0.0
-        healthy = True
-        for part, places in parts:
+        healthy, direction = True, None
+        for k, (part, places) in enumerate(parts):
             out = self._forward(part)
             chosen = [rows[i] for i in places.tolist()]
             old = self._old(experience, chosen, out)
@@ -111,10 +118,11 @@ class Learner:
             options: dict[str, Any] = {"entropy": out.entropy}
             if experience.reference is not None:
                 options["ref_logprobs"] = experience.reference[chosen, : out.mask.shape[1]]
-            result = self.objective(
-                out.logprobs, old, advantages[places].to(out.logprobs), out.mask, totals=totals, staleness=staleness,
-                **options,
-            )  # fmt: skip
+            inputs = (out.logprobs, old, advantages[places].to(out.logprobs), out.mask)
+            if compare and k == 0:
+                bins = self.config.log.bins
+                direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
+            result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
             log_ratio[places], accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
             share = len(places) / len(rows)
@@ -128,7 +136,7 @@ class Learner:
             self.optimizer.step()
             self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
         metrics |= {"loss": loss, "grad_norm": norm, "kl": kl / batch.tokens}
-        return Update(update, staleness, rows, log_ratio, accepted, metrics, skipped=not healthy)
+        return Update(update, staleness, rows, log_ratio, accepted, metrics, not healthy, direction)
 
     def _forward(self, part: Batch) -> LogProbs:
         with_entropy = self.objective.entropy_coef > 0

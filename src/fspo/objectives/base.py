@@ -118,6 +118,17 @@ class Objective(Settings, ABC):
         metrics |= _measure(batch, surrogate)
         return Output(loss, batch.log_ratio.detach(), surrogate.accepted, batch.lengths, metrics)
 
+    def per_response(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B,) differentiable parts that add up to the policy objective, and (B,) the share of each that survived.
+
+        What `__call__` minimises, taken apart: same aggregation, without penalties and weights for the sampler.
+        """
+        surrogate = self.surrogate(batch)
+        if surrogate.slope is None:
+            return surrogate.value / batch.totals.sequences, surrogate.accepted
+        tokens = surrogate.value + surrogate.slope * (batch.logprobs - batch.logprobs.detach())
+        return masked(tokens, batch.mask).sum(-1) * self._row_scale(batch), surrogate.accepted
+
     def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
         """Learn from the whole batch of an update, once, after it; only objectives with a state do."""
 

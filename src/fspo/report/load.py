@@ -53,6 +53,7 @@ class Run:
     metrics: list[Row] = field(default_factory=list)
     timings: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
+    cosine: list[Row] = field(default_factory=list)  # measured directions of updates, where the run was asked for them
     samples: list[Row] = field(default_factory=list)  # of steps spread over the run, first and last included
     records: Records | None = None
     notes: list[str] = field(default_factory=list)  # what is missing or could not be read
@@ -81,12 +82,14 @@ def load(folder: str | Path) -> Run:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give the folder that `fspo train` wrote")
     notes: list[str] = []
+    cosine = folder / "cosine.jsonl"  # optional
     return Run(
         folder=folder,
         config=_config(folder / "config.yaml", notes),
         metrics=_by_step(_rows(folder / "metrics.jsonl", "training curves", notes)),
         timings=_by_step(_rows(folder / "timings.jsonl", "times and tokens a second", notes)),
         evaluations=_evaluations(_rows(folder / "evaluations.jsonl", "held-out accuracy", notes)),
+        cosine=_by_step(_rows(cosine, "measured directions", notes)) if cosine.is_file() else [],
         samples=_samples(_rows(folder / "samples.jsonl", "sample answers", notes)),
         records=_records(folder / "records", notes),
         notes=notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fspo.report.load import Run
 from fspo.report.panels.parts import Missing, Panel, Plot, colour_of
 from fspo.report.panels.rows import known, overlay, why_not
 from fspo.report.panels.statistics import last_fairness
-from fspo.report.text import short
+from fspo.report.text import number, short
 
 KAPPAS = (1.0, 1.5, 2.0)
 
@@ -72,25 +73,25 @@ def _bound(label: str, report: FairnessReport, kappa: float, colour: int) -> Ser
 
 def measured_cosine(runs: Sequence[Run]) -> Panel:
     title = "Measured cosine of the clipped and the true update"
-    lines = overlay(runs, "cosine", "measured")
+    lines = overlay([replace(run, metrics=run.cosine) for run in runs], "measured", "measured", smooth=False)
     if not lines:
         return Missing(
             title,
-            "Not recorded: it needs the gradient of every bin of length. fspo.fairness.measure_cosine measures it, "
-            "and benchmarks/cosine.py does so on a small transformer.",
+            "Not recorded: it takes the gradients of every bin of length. `fspo train log.cosine=10` measures it every "
+            "10 steps.",
         )
     values = known(lines)
     said = f"Between {short(min(values))} and {short(max(values))}."
     if len(runs) == 1:
-        bounds = [v for row in runs[0].metrics if isinstance(v := row.get("cosine_bound"), int | float)]
-        empty = sum(v <= -1 for v in bounds)
-        if bounds:
-            said += f" The bound said nothing in {empty} of {len(bounds)} steps."
-        held = [
-            v if isinstance(v := row.get("cosine_bound"), int | float) and v > -1 else None for row in runs[0].metrics
-        ]
+        bounds = [number(row.get("bound")) for row in runs[0].cosine]
+        held = [None if b is None or b <= -1 else b for b in bounds]
+        said += f" The bound said nothing in {held.count(None)} of {len(held)} measurements."
         if any(v is not None for v in held):
-            steps = [row["step"] for row in runs[0].metrics]
+            steps = [row["step"] for row in runs[0].cosine]
             lines.append(Series("guaranteed", steps, held, colour=4, dashed=True))
     svg = charts.line(title, said, lines, y_label="cosine", top=1.0)
-    return Plot(title, svg, said)
+    note = (
+        " Of the last update of a step, with the unclipped update of whole answers: a method that weighs tokens or "
+        "answers in another way is turned even where nothing is clipped."
+    )
+    return Plot(title, svg, said + note)
