@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fspo import objectives
 from fspo.local.config import TrainConfig, parse
 from fspo.settings import Settings, hint
 
@@ -240,7 +241,9 @@ class Plan:
         index, x, config, warm = trial
         split = "validation" if phase == "tune" else "eval"
         config = config | {"seed": seed, "eval": config["eval"] | {"split": split}}
-        return Cell(*place, index, x, seed, phase, config, warm, _digest([config, phase]))
+        # With the defaults of the objective as they are now: a change of one is another run.
+        objective = objectives.get(**config["objective"]).model_dump(mode="json")
+        return Cell(*place, index, x, seed, phase, config, warm, _digest([config, objective, phase]))
 
 
 def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:

@@ -26,11 +26,18 @@ from fspo.objectives.base import Aggregation, Objective, Surrogate
 from fspo.objectives.batch import Batch
 from fspo.objectives.primitives import low_variance_kl, pessimistic
 
-Drift = Literal["zero", "kl", "k3"] | float
+Drift = Literal["zero", "kl", "k3", "bounded"] | float
 
 
-def drift_of(batch: Batch, drift: Drift) -> float:
-    """mu: 0, a given number, or estimated from the whole batch; never differentiated through."""
+def drift_of(batch: Batch, drift: Drift, c_low: float = math.inf) -> float:
+    """mu: 0, a given number, or estimated from the whole batch; never differentiated through.
+
+    `bounded` follows the mean log-ratio down to -c_low^2 / 2 and no further. An importance weight has mean 1, so that
+    Gaussian log-ratios of scale sigma drift by -sigma^2 / 2, and sigma is below c for any clip rate below a third:
+    what lies lower is training that presses its own answers down, and a band that followed it would hold nothing.
+    """
+    if drift == "bounded":
+        return max(batch.totals.drift, -c_low * c_low / 2)
     if drift == "zero":
         return 0.0
     if drift == "kl":
@@ -84,10 +91,10 @@ class FSPO(Objective):
 
     @property
     def estimates(self) -> bool:
-        return self.clip_rate is not None or self.drift in ("kl", "k3")
+        return self.clip_rate is not None or self.drift in ("kl", "k3", "bounded")
 
     def surrogate(self, batch: Batch) -> Surrogate:
-        mu = drift_of(batch, self.drift)
+        mu = drift_of(batch, self.drift, self.c_low)
         c_low, c_high = self.c_low, self.c_high
         if self.clip_rate is not None:
             c_low = c_high = NormalDist().inv_cdf(1 - self.clip_rate / 2) * batch.totals.scale(mu)
