@@ -19,7 +19,7 @@ from fspo.auditing.sample import Sample
 
 
 def figures(found: fspo.auditing.Audit) -> dict:
-    return {key: value for key, value in found.to_dict().items() if key != "files"}
+    return {key: value for key, value in found.to_dict().items() if key not in ("name", "files")}
 
 
 @pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
@@ -305,6 +305,21 @@ def test_unscored_answers_are_counted() -> None:
     assert f"{frame['reward'].null_count():,} answers have no reward" in str(fspo.audit(frame))
     nan = frame.with_columns(pl.col("reward").fill_null(float("nan")))
     assert figures(fspo.audit(nan)) == figures(fspo.audit(frame))
+
+
+def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_folder(Path("runs/mine"))
+    (tmp_path / "tables").mkdir()
+    for name in "ab":
+        answers(200).write_parquet(f"tables/{name}.parquet")
+    for data, name in (
+        ("runs/mine", "runs/mine"), (["runs/mine"], "runs/mine"), (Path("tables"), "tables"), ("tables/*", "tables/*"),
+        (["tables/a.parquet", "tables/b.parquet"], "tables/a.parquet and 1 more"), (answers(200), "the frame"),
+    ):  # fmt: skip
+        found = fspo.audit(data)
+        assert found.name == name
+        assert str(found).startswith(f"{name}: {found.rows:,} rows\n\n{found.headline}\n")
 
 
 class Page(HTMLParser):

@@ -16,7 +16,7 @@ from fspo.auditing.methods import Answers, Comparison, compare
 from fspo.auditing.recommend import Recommendation, recommend
 from fspo.auditing.results import FEW, TOLERANCE, Audit, LengthRow, Shape, Span
 from fspo.auditing.sample import Array
-from fspo.auditing.sources import open_sources
+from fspo.auditing.sources import named, open_sources
 from fspo.fairness.measure import FairnessReport, measure, wilson
 from fspo.fairness.scaling import ScalingLaw, scaling_law_of_sums
 from fspo.report.text import percent
@@ -49,7 +49,7 @@ def audit(
     own = None if rule is None else rules.parse(rule)
     sources = open_sources(data)
     found = Pass(sources, columns or {}, by)
-    return Findings(found, own, clip_rate, bins, confidence).audit([n for s in sources for n in s.names])
+    return Findings(found, own, clip_rate, bins, confidence).audit(named(data), [n for s in sources for n in s.names])
 
 
 class Findings:
@@ -70,7 +70,7 @@ class Findings:
         self.answers = self._answers() if self.moved else None
         self.accepted = self._accepted()
 
-    def audit(self, files: list[str]) -> Audit:
+    def audit(self, name: str, files: list[str]) -> Audit:
         self._say_what_is_missing()
         own = self._own()
         attribute = self._by_attribute()
@@ -79,6 +79,7 @@ class Findings:
         enough = self.answers is not None and int(self.pulls.sum()) >= FEW
         methods = self._methods(rate) if enough else []
         return Audit(
+            name=name,
             files=files,
             rows=self.found.rows,
             on_policy=self.found.on_policy,

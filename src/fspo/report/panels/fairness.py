@@ -26,7 +26,8 @@ def fairness(runs: Sequence[Run]) -> list[Panel]:
 
 def clip_bars(runs: Sequence[Run]) -> Panel:
     title = "Clip rate by length, last steps"
-    moved = [(k, run, run.records) for k, run in enumerate(runs) if last_fairness(run.records, 1) is not None]
+    kept = [(k, run, run.records) for k, run in enumerate(runs) if run.records is not None and run.records.off_policy]
+    moved = [(k, run, records) for k, run, records in kept if not records.pulling.is_empty()]
     if not moved:
         return _bars_of_metrics(title, runs[-1])
     # The bins of all runs together, so that bars side by side are of the same lengths.
