@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from audited import assert_the_audit_agrees
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 from trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
@@ -188,6 +189,11 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
     split_runs(str(model), out, batch=16, accumulation=1)
     return out
+
+
+def test_an_audit_says_what_the_metrics_say(whole: Path) -> None:
+    assert assert_the_audit_agrees(whole / "fspo" / "fspo") > 0
+    assert_the_audit_agrees(whole / "dapo" / "fspo")
 
 
 def assert_same_end(whole: Path, other: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
+from audited import assert_the_audit_agrees
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 from verl_ranks import CASES, ROWS, actor, train
@@ -241,6 +242,8 @@ def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp
     rows = [pl.read_parquet(tmp_path / str(n) / "records").sort("step", "update", "advantage") for n in (1, 2)]
     assert rows[0].select("step", "update", "length").equals(rows[1].select("step", "update", "length"))
     assert len(rows[0]) == 3 * 2 * 15  # without the row of padding
+    for processes in (1, 2):
+        assert_the_audit_agrees(tmp_path / str(processes))
 
 
 # --- advantages ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
+from audited import assert_the_audit_agrees
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.tracking import FileLogger
 from verl_ranks import ROWS, actor, train, update
@@ -68,6 +69,7 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     collect(log, run)
     assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
     assert load(run).objective["name"] == "fspo"
+    assert assert_the_audit_agrees(run) > 0
 
 
 def test_a_wrong_count_of_updates_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
