@@ -254,7 +254,21 @@ def test_on_policy_rows_say_nothing() -> None:
     assert found.on_policy == 900
     nothing = fspo.audit(still)
     assert nothing.own is None
-    assert "Every log-ratio is exactly 0" in str(nothing)
+    assert "Every log-ratio is 0: all updates are on-policy" in str(nothing)
+
+
+def test_rounding_between_two_forwards_is_no_move(tmp_path: Path) -> None:
+    """Another engine's first update has a log-ratio of about 1e-6, which nothing can clip."""
+    run_folder(tmp_path)
+    exact = fspo.audit(tmp_path)
+    for k, path in enumerate((tmp_path / "records").iterdir()):
+        table = pl.read_parquet(path)
+        noise = pl.Series(1e-7 * np.random.default_rng(k).standard_normal(table.height)) * pl.col("length").sqrt()
+        table.with_columns(pl.col("log_ratio") + noise).write_parquet(path)
+    found = fspo.audit(tmp_path)
+    assert found.on_policy == exact.on_policy > 0
+    assert found.own == exact.own
+    assert "on-policy rows (log-ratio 0) are left out" in str(found)
 
 
 def test_gradient_shares_and_truncation() -> None:

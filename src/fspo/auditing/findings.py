@@ -135,14 +135,12 @@ class Findings:
             return
         if not self.moved:
             self.notes.append(
-                "Every log-ratio is exactly 0: all updates are on-policy, so clipping cannot act. Take more than one "
+                "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Take more than one "
                 "optimiser step a rollout to have something to clip."
             )
             return
         if found.on_policy:
-            self.notes.append(
-                f"{found.on_policy:,} on-policy rows (log-ratio exactly 0) are left out: they cannot clip."
-            )
+            self.notes.append(f"{found.on_policy:,} on-policy rows (log-ratio 0) are left out: they cannot clip.")
         if not self.pulling:
             self.notes.append(
                 "Every advantage is exactly 0: no answer has a gradient, so there is nothing for clipping to remove. "

@@ -12,6 +12,7 @@ from fspo.auditing.reader import Reader
 from fspo.auditing.roles import assign
 from fspo.auditing.sample import Array, Columns, Sample
 from fspo.auditing.sources import Source
+from fspo.objectives.base import ROUNDING
 
 EXACT = 1 << 16  # lengths below have a cell each; above, cells are 1 / FINE of the length wide
 FINE = 4096
@@ -72,6 +73,16 @@ def cell(lengths: Array) -> Array:
     return np.where(lengths < EXACT, lengths, above).astype(np.intp)
 
 
+def on_policy(columns: Columns) -> Array:
+    """The rows of updates on which the policy had not moved: S is 0, up to rounding where the staleness is known."""
+    S = columns["log_ratio"]
+    if "staleness" not in columns:
+        return S == 0
+    still = columns["staleness"] == 0
+    still[still] = np.abs(S[still]) <= ROUNDING * np.sqrt(columns["length"][still])
+    return still
+
+
 class Pass:
     """What is gathered from all rows."""
 
@@ -115,15 +126,12 @@ class Pass:
                 reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
         if "scored" in columns:
             self.unscored += int((~columns["scored"]).sum())
-        still = columns["log_ratio"] == 0 if "log_ratio" in columns else None
+        still = on_policy(columns) if "log_ratio" in columns else None
         if still is not None and still.any():
-            if "staleness" in columns:
-                still &= columns["staleness"] == 0
             if tokens is not None:
                 tokens = tokens[np.repeat(~still, columns["length"].astype(np.intp))]
             self.on_policy += int(still.sum())
-            if still.any():
-                self.still.add({name: values[still] for name, values in columns.items()})
+            self.still.add({name: values[still] for name, values in columns.items()})
             columns = {name: values[~still] for name, values in columns.items()}
         if len(columns["length"]):
             self.moved.add(columns)

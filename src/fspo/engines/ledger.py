@@ -22,13 +22,11 @@ from torch import Tensor
 from fspo.local.measure import clipping
 from fspo.local.records import SCHEMA, Records
 from fspo.objectives import Objective, Output, Totals
-from fspo.objectives.base import ratio_statistics
+from fspo.objectives.base import ROUNDING, ratio_statistics
 from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
 
 BINS = 6
-ROUNDING = 1e-5
-"""A scale of (S - mu L) / sqrt(L) below this is rounding between two forwards, not a move of the policy."""
 
 
 class Ledger:

@@ -190,6 +190,10 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     }
 
 
+ROUNDING = 1e-5
+"""A scale of (S - mu L) / sqrt(L) below this is rounding between two forwards, not a move of the policy."""
+
+
 def ratio_statistics(S: Tensor, L: Tensor) -> dict[str, float]:
     """Drift a token, scale of (S - mu L) / sqrt(L), and effective sample size, of (B,) float64 on the host."""
     mu = float(S.sum() / L.sum())
