@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from looks import PHONE, overflow, overlaps
 from synthetic import NASTY, make_run, stretch, write_jsonl
 
 from fspo.report.load import load
 from fspo.report.page import SECTIONS, write
 
-PHONE = {"width": 390, "height": 844}
 HARM = [
     NASTY,
     "<img src=x onerror=\"window.harm='img'\"><svg onload=\"window.harm='svg'\">",
@@ -41,29 +41,6 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def report(run):
     return write(run)
-
-
-def overflow(page) -> int:
-    """How far the page is wider than the window."""
-    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
-
-
-def overlaps(page) -> list[str]:
-    """Texts of a chart that lie on each other, or out of it."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll('svg[data-frame]')].flatMap((svg) => {
-          const box = svg.getBoundingClientRect();
-          const texts = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
-          const out = texts.filter(([, r]) => r.left < box.left - 1 || r.right > box.right + 1 ||
-            r.top < box.top - 1 || r.bottom > box.bottom + 1).map(([t]) => `${t} is cut`);
-          texts.forEach(([a, r], i) => texts.slice(i + 1).forEach(([b, s]) => {
-            const x = Math.min(r.right, s.right) - Math.max(r.left, s.left);
-            const y = Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top);
-            if (x > 1 && y > 3) out.push(`${a} on ${b}`);
-          }));
-          return out.map((what) => `${svg.querySelector('title').textContent}: ${what}`);
-        })"""
-    )
 
 
 def test_every_panel_is_drawn(show, report):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fspo import objectives
 from fspo.engines.ledger import Ledger
+from fspo.local.records import read_lines
 from fspo.objectives import Totals
 
 
@@ -139,6 +140,36 @@ def test_records_have_every_row_of_every_update(tmp_path):
     torch.testing.assert_close(torch.tensor(last["log_ratio"].to_list()), ((new - old) * mask).sum(-1).detach())
     assert last["reward"].to_list() == [0.5] * 24
     assert last["difficulty"].null_count() == 24
+
+
+def test_answers_without_advantage_are_in_no_clip_rate(tmp_path):
+    """Their gradient is 0 with or without clipping. They still say how far the policy has moved."""
+    objective = objectives.get("fspo", c_low=0.05, c_high=0.05, drift="zero")
+    ledger, pulls = Ledger(objective, 1, tmp_path), Ledger(objective, 1)
+    new, old, A, mask = update(0)
+    flat = mask.sum(-1) > 6
+    for book, kept in ((ledger, torch.ones_like(flat)), (pulls, ~flat)):
+        batch = (new[kept], old[kept], A.masked_fill(flat, 0.0)[kept], mask[kept])
+        book.loss(*batch, sequences=24, tokens=int(mask.sum()))
+    found, alone = ledger.close(), pulls.close()
+    assert found["clip_rate"] > 0
+    for key in ("clip_rate", "lre", "flatness", "clip_by_length"):
+        assert found[key] == alone[key], key
+    assert found["mu"] == pytest.approx(Totals.of(new, old, mask).drift)
+    (written,) = read_lines(tmp_path / "metrics.jsonl")
+    assert written["clip_rate"] == found["clip_rate"]
+    assert [b["count"] for b in written["clip_by_length"]] == [b["count"] for b in alone["clip_by_length"]]
+
+
+def test_an_update_without_any_advantage_has_no_clip_rate(tmp_path):
+    ledger = Ledger(objectives.get("fspo"), 1, tmp_path)
+    new, old, A, mask = update(0)
+    ledger.loss(new, old, 0 * A, mask, sequences=24, tokens=int(mask.sum()))
+    found = ledger.close()
+    assert not {"clip_rate", "lre", "clip_by_length"} & set(found)
+    (written,) = read_lines(tmp_path / "metrics.jsonl")
+    assert not {"clip_rate", "lre", "clip_by_length"} & set(written)
+    assert written["on_policy"] is False
 
 
 def test_a_state_goes_on_where_it_was(tmp_path):

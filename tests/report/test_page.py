@@ -9,10 +9,10 @@ import yaml
 from htmlpage import checked
 from synthetic import NASTY, make_run, write_jsonl
 
-from fspo.fairness import measure
+from fspo.fairness import calibrate, measure
 from fspo.report.load import load
 from fspo.report.page import write
-from fspo.report.panels.statistics import last_fairness, rules, run_band, threshold
+from fspo.report.panels.statistics import last_fairness, last_scale, rules, run_band, threshold
 from fspo.report.text import percent
 
 
@@ -199,6 +199,47 @@ def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path):
         assert clipped.mean() == pytest.approx(rate, abs=2 / len(S))
     nothing = threshold(S, np.sqrt(L), np.full(len(S), np.nan), 0.1)  # no advantages: both ways
     assert np.mean(np.abs(S / np.sqrt(L)) > nothing) == pytest.approx(0.1, abs=2 / len(S))
+
+
+def flatten(folder, longest):
+    """Answers longer than that are in groups without variance: no advantage, and accepted."""
+    flat = pl.col("length") > longest
+    changed = {"advantage": pl.when(flat).then(0.0).otherwise("advantage"),
+               "accepted": pl.when(flat).then(1.0).otherwise("accepted")}  # fmt: skip
+    for path in (folder / "records").iterdir():
+        pl.read_parquet(path).with_columns(**changed).write_parquet(path)
+    return folder
+
+
+def test_answers_without_advantage_are_in_no_clip_rate(tmp_path):
+    run = load(flatten(make_run(tmp_path / "run", steps=20, rule="gspo"), 20))
+    rows = pl.concat([pl.read_parquet(path) for path in sorted((run.folder / "records").iterdir())])
+    pulls = rows.filter((pl.col("staleness") > 0) & (pl.col("length") <= 20))
+    last = pulls.filter(pl.col("step") > 15)
+    want = measure(last["length"].to_numpy(), last["accepted"].to_numpy(), 8)
+    assert last_fairness(run.records) == want
+    assert run.records.clip["count"].sum() == len(pulls)
+    _, others, rate = rules(run)
+    assert rate == pytest.approx(want.clip_rate)
+    L, S, A = (last[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
+    for rule in others:
+        low, high = rule.bounds(L)
+        clipped = ((A > 0) & (high < S)) | ((A < 0) & (low > S))
+        assert clipped.mean() == pytest.approx(rate, abs=2 / len(S))
+    # The drift is that of all answers.
+    assert last_scale(run)[0].mu == pytest.approx(calibrate(*(run.records.last[k] for k in ("log_ratio", "length"))).mu)
+    text = checked(write(run.folder)).text
+    assert f"the run's clip rate, {percent(rate)}" in text
+    counted = re.findall(r"clip rate, [\d–]+: [^,]*, ([\d,]+) answers", text)
+    assert sum(int(count.replace(",", "")) for count in counted[:8]) == len(last)
+
+
+def test_a_run_without_any_advantage_is_told_apart_from_a_fair_one(tmp_path):
+    folder = flatten(make_run(tmp_path / "run", steps=3), 0)
+    write_jsonl(folder / "metrics.jsonl", [{**m, "clip_by_length": []} for m in load(folder).metrics])
+    text = checked(write(folder)).text
+    assert text.count("Every advantage of these steps is 0: no answer has a gradient") == 3
+    assert "Every update so far was on-policy" not in text
 
 
 def test_several_runs_on_one_page(tmp_path):

@@ -16,7 +16,7 @@ from fspo.auditing.methods import Answers, Comparison, compare
 from fspo.auditing.recommend import Recommendation, recommend
 from fspo.auditing.results import FEW, TOLERANCE, Audit, LengthRow, Shape, Span
 from fspo.auditing.sample import Array
-from fspo.auditing.sources import open_sources
+from fspo.auditing.sources import named, open_sources
 from fspo.fairness.measure import FairnessReport, measure, wilson
 from fspo.fairness.scaling import ScalingLaw, scaling_law_of_sums
 from fspo.report.text import percent
@@ -49,7 +49,7 @@ def audit(
     own = None if rule is None else rules.parse(rule)
     sources = open_sources(data)
     found = Pass(sources, columns or {}, by)
-    return Findings(found, own, clip_rate, bins, confidence).audit([n for s in sources for n in s.names])
+    return Findings(found, own, clip_rate, bins, confidence).audit(named(data), [n for s in sources for n in s.names])
 
 
 class Findings:
@@ -60,22 +60,26 @@ class Findings:
         self.cells, self.all_cells = found.moved.table(), (found.moved + found.still).table()
         self.sample, self.tokens = found.sample.result()
         self.notes: list[str] = []
-        self.edges = quantile_edges(self.cells if len(self.cells["length"]) else self.all_cells, bins)
-        self.bins = bins
-        self.sampled_bins = Bins.cut(self.edges, self.sample.get("length", np.zeros(0)))
         self.moved = int(self.cells["count"].sum()) if found.has("log_ratio") else 0
+        self.pulling = int(self.cells["pulls"].sum()) if self.moved else 0  # rows that clipping can act on
+        self.edges = self._edges(bins)
+        self.bins = bins
+        lengths = self.sample.get("length", np.zeros(0))
+        self.pulls = self.sample["advantage"] != 0 if "advantage" in self.sample else np.ones(len(lengths), bool)
+        self.pulling_bins = Bins.cut(self.edges, lengths[self.pulls])  # of the sampled rows that have a gradient
         self.answers = self._answers() if self.moved else None
         self.accepted = self._accepted()
 
-    def audit(self, files: list[str]) -> Audit:
+    def audit(self, name: str, files: list[str]) -> Audit:
         self._say_what_is_missing()
         own = self._own()
         attribute = self._by_attribute()
         rate = self.wanted or (own.clip_rate if own is not None and own.clip_rate > 0 else 0.1)
         law = self._law()
-        enough = self.answers is not None and len(self.answers.lengths) >= FEW
+        enough = self.answers is not None and int(self.pulls.sum()) >= FEW
         methods = self._methods(rate) if enough else []
         return Audit(
+            name=name,
             files=files,
             rows=self.found.rows,
             on_policy=self.found.on_policy,
@@ -96,6 +100,12 @@ class Findings:
             recommendation=self._recommendation(law, rate) if enough else None,
             notes=self.notes,
         )
+
+    def _edges(self, bins: int) -> Array:
+        """Of bins that hold equal shares of the rows that clipping can act on; of all rows, where it can on none."""
+        if self.pulling:
+            return quantile_edges({"length": self.cells["length"], "count": self.cells["pulls"]}, bins)
+        return quantile_edges(self.cells if len(self.cells["length"]) else self.all_cells, bins)
 
     def _answers(self) -> Answers:
         S, L = self.sample["log_ratio"], self.sample["length"].astype(np.float64)
@@ -133,6 +143,17 @@ class Findings:
             self.notes.append(
                 f"{found.on_policy:,} on-policy rows (log-ratio exactly 0) are left out: they cannot clip."
             )
+        if not self.pulling:
+            self.notes.append(
+                "Every advantage is exactly 0: no answer has a gradient, so there is nothing for clipping to remove. "
+                "Rewards that differ within groups of answers give advantages."
+            )
+            return
+        if self.pulling < self.moved:
+            self.notes.append(
+                f"{self.moved - self.pulling:,} rows have advantage 0 and no gradient to clip: they are left out of "
+                "clip rates."
+            )
         if self.accepted is None:
             self.notes.append(
                 "No column says what was accepted: name it with --accepted, or the run's rule with --rule, to see the "
@@ -152,25 +173,27 @@ class Findings:
 
     def _own(self) -> FairnessReport | None:
         """By length: from all rows if a column says what was accepted, else from the sample."""
-        if self.accepted is None:
+        if self.accepted is None or not self.pulls.any():
             return None
         if self.rule is not None:
             return self._by_length(self.accepted)
-        cells = Bins.cut(self.edges, self.cells["length"])
-        return cells.report(self.cells["clipped"], self.confidence, self.cells["count"])
+        used = self.cells["pulls"] > 0
+        lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "pulls"))
+        return Bins.cut(self.edges, lengths).report(clipped, self.confidence, count)
 
     def _by_length(self, accepted: Array) -> FairnessReport:
-        return self.sampled_bins.report(1 - accepted, self.confidence)
+        return self.pulling_bins.report(1 - accepted[self.pulls], self.confidence)
 
     def _by_attribute(self) -> FairnessReport | None:
-        if self.found.roles.by is None or self.accepted is None:
+        if self.found.roles.by is None or self.accepted is None or not self.pulls.any():
             return None
         return self._over_by(self.accepted)
 
     def _over_by(self, accepted: Array) -> FairnessReport:
+        lengths, kept, parts = (values[self.pulls] for values in (self.sample["length"], accepted, self.sample["by"]))
         return measure(
-            self.sample["length"], np.clip(accepted, 0, 1), self.bins, by=self.sample["by"],
-            confidence=self.confidence, attribute=self.found.roles.by,
+            lengths, np.clip(kept, 0, 1), self.bins, by=parts, confidence=self.confidence,
+            attribute=self.found.roles.by,
         )  # fmt: skip
 
     def _methods(self, rate: float) -> list[Comparison]:
@@ -230,17 +253,16 @@ class Findings:
 
     def _gradients(self) -> dict[int, dict[str, Any]]:
         """Share of each bin in sum |w A| L, the size of all token gradients, before and after clipping."""
-        if self.answers is None or "advantage" not in self.sample:
+        if self.answers is None or "advantage" not in self.sample or not self.pulls.any():
             return {}
-        a, bins = self.answers, self.sampled_bins
-        size = np.exp(np.minimum(a.log_ratio, CAP)) * np.abs(self.sample["advantage"]) * a.lengths
-        if not size.any():
-            return {}
+        bins, A = self.pulling_bins, self.sample["advantage"][self.pulls]
+        S, L = self.answers.log_ratio[self.pulls], self.answers.lengths[self.pulls]
+        size = np.exp(np.minimum(S, CAP)) * np.abs(A) * L
         shares = bins.sum(size) / size.sum()
         rows: dict[int, dict[str, Any]] = {
             int(k): {"gradient": float(s)} for k, s in zip(bins.used, shares, strict=True)
         }
-        kept = None if self.accepted is None else size * self.accepted
+        kept = None if self.accepted is None else size * self.accepted[self.pulls]
         if kept is None or not kept.any():
             return rows
         total = float(kept.sum())
@@ -267,9 +289,10 @@ class Findings:
             S = self.answers.log_ratio[inside]
             mu = float(S.sum() / L.sum())
             row = {"mu": mu, "sigma": math.sqrt(float(np.mean((S - mu * L) ** 2 / L))), "ess": _ess(S)}
-            if self.accepted is not None:
-                report = self.sampled_bins.part(inside).report(1 - self.accepted[inside], self.confidence)
-                low, high = wilson(float(self.accepted[inside].sum()), n, self.confidence)
+            pulling = inside & self.pulls
+            if self.accepted is not None and (count := int(pulling.sum())) >= FEW:
+                report = self.pulling_bins.part(inside[self.pulls]).report(1 - self.accepted[pulling], self.confidence)
+                low, high = wilson(float(self.accepted[pulling].sum()), count, self.confidence)
                 row |= {"clip_rate": report.clip_rate, "interval": (1 - high, 1 - low), "lre": report.lre,
                         "lre_interval": report.lre_interval}  # fmt: skip
         return Span(float(steps[inside].min()), float(steps[inside].max()), n, float(L.mean()), **row)

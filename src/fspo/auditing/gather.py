@@ -15,14 +15,14 @@ from fspo.auditing.sources import Source
 
 EXACT = 1 << 16  # lengths below have a cell each; above, cells are 1 / FINE of the length wide
 FINE = 4096
-FIELDS = ("count", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
+FIELDS = ("count", "pulls", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
 
 SAMPLED = ("length", "log_ratio", "accepted", "advantage", "step", "by")
 
 
 @dataclass
 class Cells:
-    """Sums over the rows of each length."""
+    """Sums over the rows of each length; `pulls` counts, and `clipped` sums, those that have a gradient."""
 
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(FIELDS), 0)))
 
@@ -32,11 +32,15 @@ class Cells:
         if size > self.sums.shape[1]:
             self.sums = np.pad(self.sums, ((0, 0), (0, size - self.sums.shape[1])))
         sums = {"count": np.bincount(index, minlength=size)}
+        flat = np.flatnonzero(columns["advantage"] == 0) if "advantage" in columns else np.zeros(0, np.intp)
+        sums["pulls"] = sums["count"] - np.bincount(index[flat], minlength=size) if len(flat) else sums["count"]
         if "log_ratio" in columns:
             S = columns["log_ratio"]
             sums |= {"log_ratio": np.bincount(index, S, size), "square": np.bincount(index, S * S, size)}
         if "accepted" in columns:  # few rows are clipped, and fewer truncated: only those are summed
             rows = np.flatnonzero(columns["accepted"] != 1)
+            if len(flat):
+                rows = rows[columns["advantage"][rows] != 0]
             sums["clipped"] = np.bincount(index[rows], 1 - columns["accepted"][rows].astype(np.float64), size)
         if "truncated" in columns:
             rows = np.flatnonzero(columns["truncated"])

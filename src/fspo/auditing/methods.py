@@ -32,6 +32,11 @@ class Answers:
     mu: float
 
     @property
+    def pulls(self) -> Array:
+        """The answers that have a gradient: all, where advantages are not known."""
+        return self.sign != 0 if self.sign.any() else np.ones(len(self.sign), bool)
+
+    @property
     def starts(self) -> Array:
         L = self.lengths.astype(np.intp)
         return np.cumsum(L) - L
@@ -55,7 +60,7 @@ class Comparison:
 
 
 def compare(answers: Answers, clip_rate: float) -> list[Comparison]:
-    """Each method of the library at this clip rate."""
+    """Each method of the library at this clip rate of the answers that have a gradient."""
     return [_at_rate(name, answers, clip_rate) for name in objectives.names()]
 
 
@@ -70,7 +75,10 @@ def _at_rate(name: str, answers: Answers, clip_rate: float) -> Comparison:
         return Comparison(name, note="needs per-token log-probs")
     x, low, high = _statistic(name, objective, answers)
     t = _outward(x, answers.per_token(answers.sign) if tokens else answers.sign, low, high)
-    k = _threshold(t, clip_rate, answers.per_token(1 / answers.lengths) if tokens else None)
+    if tokens:
+        k = _threshold(t, clip_rate, answers.per_token(answers.pulls / answers.lengths))
+    else:
+        k = _threshold(t[answers.pulls], clip_rate, None)
     if k < 0:
         return Comparison(name, note=f"cannot clip {clip_rate:.1%} with any range")
     outside = (t > k).astype(np.float64)
@@ -129,11 +137,14 @@ def _threshold(t: Array, rate: float, weights: Array | None) -> float:
     return float(t[order[min(len(t) - 1, int(np.searchsorted(passed, (1 - rate) * passed[-1])))]])
 
 
-def _soft(name: str, accepted: Callable[[float], Array], rate: float, parameters: Callable[[float], Any]) -> Comparison:
+def _soft(
+    name: str, a: Answers, accepted: Callable[[float], Array], rate: float, parameters: Callable[[float], Any]
+) -> Comparison:
     """The scale, between 1e-6 and 1e6, at which the mean acceptance is 1 - rate."""
+    pulls = a.pulls
 
     def miss(log_scale: float) -> float:
-        return float(accepted(math.exp(log_scale)).mean()) - (1 - rate)
+        return float(accepted(math.exp(log_scale))[pulls].mean()) - (1 - rate)
 
     ends = (math.log(1e-6), math.log(1e6))
     if miss(ends[0]) * miss(ends[1]) > 0:
@@ -154,7 +165,7 @@ def _vespo(name: str, objective: Any, a: Answers, rate: float) -> Comparison:
         values = {key: getattr(objective, key) for key in keys}
         return {key: 1 + scale * (v - 1) if key[0] == "k" else scale * v for key, v in values.items()}
 
-    return _soft(name, lambda scale: np.exp(-scale * bend), rate, parameters)
+    return _soft(name, a, lambda scale: np.exp(-scale * bend), rate, parameters)
 
 
 def _cispo(name: str, objective: Any, a: Answers, rate: float) -> Comparison:
@@ -162,7 +173,7 @@ def _cispo(name: str, objective: Any, a: Answers, rate: float) -> Comparison:
         return Comparison(name, note="needs per-token log-probs")
     inverse = np.exp(-np.minimum(a.tokens, objective.exponent_cap))
     return _soft(
-        name, lambda high: a.token_mean(np.minimum(1, high * inverse)), rate, lambda high: {"ratio_high": high}
+        name, a, lambda high: a.token_mean(np.minimum(1, high * inverse)), rate, lambda high: {"ratio_high": high}
     )
 
 
@@ -176,7 +187,8 @@ def _sapo(name: str, objective: Any, a: Answers, rate: float) -> Comparison:
         # 4 g (1 - g) of the gate g = sigmoid(x)
         return a.token_mean(1 / np.cosh(np.minimum(np.abs(scale * off) / 2, 300)) ** 2)
 
-    return _soft(name, accepted, rate, lambda s: {"tau_pos": s * objective.tau_pos, "tau_neg": s * objective.tau_neg})
+    keys = ("tau_pos", "tau_neg")
+    return _soft(name, a, accepted, rate, lambda scale: {key: scale * getattr(objective, key) for key in keys})
 
 
 SOFT = {"vespo": _vespo, "cispo": _cispo, "sapo": _sapo}

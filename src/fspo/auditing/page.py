@@ -7,7 +7,8 @@ from fspo.auditing.tables import clip_interval, tables
 from fspo.fairness.measure import FairnessReport
 from fspo.report import charts
 from fspo.report.document import resource
-from fspo.report.text import escape
+from fspo.report.panels.parts import Plot, grid
+from fspo.report.text import escape, percent
 
 SHOWN = ("fspo", "gspo", "rloo")  # methods drawn beside the run's own rule; the table has all
 
@@ -15,10 +16,9 @@ SHOWN = ("fspo", "gspo", "rloo")  # methods drawn beside the run's own rule; the
 def render(audit: Audit) -> str:
     """The page as text."""
     style = resource("style.css") + resource("chart.css")
-    drawn = "".join(f"<figure>{chart}</figure>" for chart in _charts(audit))
     body = "".join(f"<section>{table.html()}</section>" for table in tables(audit))
     notes = "".join(f"<li>{escape(note)}</li>" for note in audit.notes)
-    title = escape(audit.files[0]) + (f" and {len(audit.files) - 1} more" if len(audit.files) > 1 else "")
+    title = escape(audit.name)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -32,8 +32,8 @@ def render(audit: Audit) -> str:
 <body>
 <header><h1>{title}</h1><p class="lead">Audit of clipping, {audit.rows:,} rows</p></header>
 <main>
-<p class="alert">{escape(audit.verdict)}</p>
-<div class="grid">{drawn}</div>
+<p class="{"alert" if audit.verdict.startswith("unfair") else "card"}">{escape(audit.headline)}</p>
+{grid(_plots(audit))}
 {body}
 {_band(audit)}
 {f"<section><h2>Notes</h2><ul>{notes}</ul></section>" if notes else ""}
@@ -44,7 +44,7 @@ def render(audit: Audit) -> str:
 """
 
 
-def _charts(audit: Audit) -> list[str]:
+def _plots(audit: Audit) -> list[Plot]:
     drawn = []
     for report in (audit.own, audit.attribute):
         if report is not None:
@@ -61,7 +61,8 @@ def _charts(audit: Audit) -> list[str]:
         low, high = ([s.interval[k] if s.interval else None for s in audit.spans] for k in (0, 1))
         line = charts.Series("clip rate", x, [s.clip_rate for s in audit.spans], low, high, dots=True)
         said = "Share clipped, by stretch of steps, with intervals."
-        drawn.append(charts.line("Clip rate over training", said, [line], y_label="clip rate", percent_axis=True))
+        title = "Clip rate over training"
+        drawn.append(Plot(title, charts.line(title, said, [line], y_label="clip rate", percent_axis=True)))
     return drawn
 
 
@@ -76,10 +77,11 @@ def _bars(label: str, report: FairnessReport, colour: int) -> charts.Bars:
     )
 
 
-def _chart(title: str, report: FairnessReport, groups: list[charts.Bars], reference: tuple[str, float] | None) -> str:
+def _chart(title: str, report: FairnessReport, groups: list[charts.Bars], reference: tuple[str, float] | None) -> Plot:
     names = [b.label for b in report.bins]
     description = f"Share of answers whose gradient is clipped away, by bin of {report.attribute}, with intervals."
-    return charts.bars(title, description, names, groups, report.attribute, "clip rate", reference=reference)
+    svg = charts.bars(title, description, names, groups, report.attribute, "clip rate", reference=reference)
+    return Plot(title, svg)
 
 
 def _band(audit: Audit) -> str:
@@ -88,4 +90,4 @@ def _band(audit: Audit) -> str:
         return ""
     lines = "".join(f"<h3>{escape(name)}</h3><pre>{escape(text)}</pre>" for name, text in band.snippets.items())
     said = f"mu = {band.mu:.4g}, c_low = {band.c_low:g}, c_high = {band.c_high:g}, H = {band.exponent:g}"
-    return f"<section><h2>Band for a clip rate of {band.clip_rate:.1%}</h2><p>{escape(said)}</p>{lines}</section>"
+    return f"<section><h2>Band for a clip rate of {percent(band.clip_rate)}</h2><p>{escape(said)}</p>{lines}</section>"

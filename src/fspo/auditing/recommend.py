@@ -16,7 +16,7 @@ NEAR_HALF = 0.02  # an H closer to 1/2 than this is left at 1/2
 class Recommendation:
     """mu L - c_low L^H .. mu L + c_high L^H, and what to paste for it."""
 
-    clip_rate: float  # share of the answers whose gradient is clipped
+    clip_rate: float  # share of the gradients that are clipped away
     outside: float  # share outside the band on either side: what the setting clip_rate of fspo counts
     mu: float
     c_low: float
@@ -26,7 +26,7 @@ class Recommendation:
 
 
 def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Recommendation | None:
-    """The band that clips `clip_rate` of these answers, half of it on each side, by quantiles of z; None if none does.
+    """The band that clips `clip_rate` of the gradients, half of it on each side, by quantiles of z; None if none does.
 
     With advantages, only those that clipping acts on count: A > 0 above, A < 0 below. The exponent is 1/2 unless the
     interval of H lies clear of it.
@@ -36,7 +36,7 @@ def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Rec
         H = round(law.exponent, 3)
     z = (answers.log_ratio - answers.mu * answers.lengths) / answers.lengths**H
     known = bool(answers.sign.any())
-    wanted = clip_rate / 2 * len(z)
+    wanted = clip_rate / 2 * int(answers.pulls.sum())
     widths = []
     for side in (-1, 1):
         tail = np.sort(side * z[answers.sign == side] if known else side * z)

@@ -63,6 +63,7 @@ class Span:
 class Audit:
     """The answers; print it for the table, or use `to_dict`, `write_json` and `write_html`."""
 
+    name: str  # of the data, as it was given
     files: list[str]
     rows: int
     on_policy: int
@@ -87,6 +88,11 @@ class Audit:
         from fspo.auditing.text import render
 
         return render(self)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        return f"{self.verdict[0].upper()}{self.verdict[1:]}."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values: NaN and arrays are left out, a rate that cannot be told is null."""

@@ -22,6 +22,7 @@ Schema = dict[str, pl.DataType]
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 LARGE_GROUP = 1 << 25  # bytes: a larger row group is read in pieces, which is slower
 PIECE = 1 << 24
+FRAME = "the frame"  # the name of what has no path
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,20 @@ def open_sources(data: Any) -> list[Source]:
     )
 
 
+def named(data: Any) -> str:
+    """What `audit` was given, as it was given: a folder by its own name, not by those of the files in it."""
+    if isinstance(data, str | Path):
+        return str(data)
+    if isinstance(data, Sequence):
+        return f"{data[0]} and {len(data) - 1} more" if len(data) > 1 else str(data[0])
+    return FRAME
+
+
 def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
     count = [frame.height] if isinstance(frame, pl.DataFrame) else None
     if count == [0]:
-        raise ValueError("the frame has no rows: there is nothing to audit")
-    return Source(["the frame"], dict(frame.collect_schema()), count, frame)
+        raise ValueError(f"{FRAME} has no rows: there is nothing to audit")
+    return Source([FRAME], dict(frame.collect_schema()), count, frame)
 
 
 def _files(paths: Iterable[str | Path]) -> list[Source]:

@@ -61,7 +61,7 @@ def _methods(audit: Audit) -> Table:
         rows.append([method.name, *cells, percent(method.report.flatness), lre, parameters])
     over = next((m.report.attribute for m in audit.methods if m.report), "length")
     title = f"Every method at a clip rate of {percent(audit.clip_rate)}: clip rate by {over}, in %, ± half the interval"
-    return Table(title, ["method", *labels, "flatness", "LRE", "range"], rows)
+    return Table(title, ["method", *labels, "flatness", "LRE", "range"], rows, words=1)
 
 
 def _model(audit: Audit) -> Table:
@@ -78,7 +78,7 @@ def _model(audit: Audit) -> Table:
     if audit.ess is not None:
         rows.append(["ESS", percent(audit.ess), "", "effective share of the rows under the weights exp(S)"])
     title = "S = mu L + sigma L^H Z, over all rows"
-    return Table(title, ["", "estimate", _interval(audit), ""], rows)
+    return Table(title, ["", "estimate", _interval(audit), ""], rows, words=1)
 
 
 def _lengths(audit: Audit) -> Table:
@@ -102,7 +102,8 @@ def _training(audit: Audit) -> Table:
         clip = "" if s.interval is None else f"{percent(s.clip_rate)} ({_span(s.interval)})"
         lre = "" if s.lre is None or s.lre_interval is None else _with(s.lre, s.lre_interval)
         numbers = [_number(s.mu), _number(s.sigma), NONE if s.ess is None else percent(s.ess)]
-        rows.append([f"{s.first:g}–{s.last:g}", f"{s.count:,}", f"{s.mean_length:.0f}", clip, lre, *numbers])
+        steps = f"{s.first:g}" if s.first == s.last else f"{s.first:g}–{s.last:g}"
+        rows.append([steps, f"{s.count:,}", f"{s.mean_length:.0f}", clip, lre, *numbers])
     head = ["steps", "sampled", "mean length", "clip rate", "LRE", "mu", "sigma", "ESS"]
     return Table("Over training", head, rows)
 

@@ -10,8 +10,7 @@ from fspo.report.text import percent, visible
 
 def render(audit: Audit) -> str:
     """Verdict, tables, recommendation and notes as plain text."""
-    more = f" and {len(audit.files) - 1} more" if len(audit.files) > 1 else ""
-    parts = [f"{audit.files[0]}{more}: {audit.rows:,} rows", audit.verdict[0].upper() + audit.verdict[1:] + "."]
+    parts = [f"{audit.name}: {audit.rows:,} rows", audit.headline]
     parts += [_table(table) for table in tables(audit)]
     band = audit.recommendation
     if band is not None:
@@ -28,7 +27,7 @@ def render(audit: Audit) -> str:
 
 
 def _table(table: Table) -> str:
-    """Columns to the right but the first; a row of two cells is a name and a remark."""
+    """Columns to the right, but the first and those of words; a row of two cells is a name and a remark."""
     full = [table.head, *(row for row in table.rows if len(row) == len(table.head))]
     widths = [max(len(row[k]) for row in full) for k in range(len(table.head))]
     widths[0] = max(len(row[0]) for row in [table.head, *table.rows])
@@ -36,6 +35,7 @@ def _table(table: Table) -> str:
     for row in [table.head, *table.rows]:
         cells = [row[0].ljust(widths[0])]
         aligned = len(row) == len(table.head)
-        cells += [c.rjust(w) if aligned else c for c, w in zip(row[1:], widths[1:], strict=False)]
+        numbers = len(row) - 1 - table.words if aligned else 0
+        cells += [c.rjust(w) if k < numbers else c for k, (c, w) in enumerate(zip(row[1:], widths[1:], strict=False))]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines)

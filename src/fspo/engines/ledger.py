@@ -136,9 +136,15 @@ class Ledger:
         self.objective.observe(s, n, self.update)
         said = columns["metrics"]
         metrics: dict[str, Any] = {key: _mean([row[key] for row in said]) for key in said[0]}
-        metrics |= {"on_policy": not moved, "clip_rate": float(1 - accepted.mean()), "kl": -sums.drift_low_variance}
+        metrics |= {"on_policy": not moved, "kl": -sums.drift_low_variance}
         metrics |= ratio_statistics(s, n)
-        return metrics | clipping(S, L, accepted, BINS) if moved else metrics
+        metrics.pop("clip_rate", None)
+        pulls = np.array(columns["advantage"]) != 0  # the others have no gradient that clipping could remove
+        if pulls.any():
+            metrics["clip_rate"] = float(1 - accepted[pulls].mean())
+        if moved and pulls.any():
+            metrics |= clipping(S[pulls], L[pulls], accepted[pulls], BINS)
+        return metrics
 
     def _keep(self, columns: dict[str, list[Any]], metrics: dict[str, Any], extra: dict[str, Any]) -> None:
         """Hold the rows of the update until the rollout ends."""
@@ -154,12 +160,14 @@ class Ledger:
         if self._old_rows:
             records.cut(self.step - 1)
             self._old_rows = False
-        rows = {name: np.array(self._rows[name]) for name in ("log_ratio", "length", "accepted", "update")}
+        names = ("log_ratio", "length", "accepted", "advantage", "update")
+        rows = {name: np.array(self._rows[name]) for name in names}
         moved = np.isin(rows["update"], sorted(self._moved))
+        pulls = moved & (rows["advantage"] != 0)
         done = len(np.unique(rows["update"]))
         summary = self._metrics | {"step": self.step, "updates": done, "on_policy": not moved.any()}
-        if moved.any():
-            S, L, accepted = (rows[name][moved] for name in ("log_ratio", "length", "accepted"))
+        if pulls.any():
+            S, L, accepted = (rows[name][pulls] for name in ("log_ratio", "length", "accepted"))
             summary |= clipping(S, L, accepted, BINS)
         records.rows(self.step, self._rows)
         records.append("metrics", summary)

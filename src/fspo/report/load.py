@@ -37,10 +37,15 @@ class Records:
     rows: int
     off_policy: bool  # whether any update was off-policy, so that clipping could act
     edges: list[float]  # of the length bins, from the shortest to the longest answer
-    clip: pl.DataFrame  # column, first, last (steps), bin, count, clip_rate: off-policy updates
+    clip: pl.DataFrame  # column, first, last (steps), bin, count, clip_rate: off-policy rows that have a gradient
     lengths: pl.DataFrame  # step, q05, q25, q50, q75, q95: each answer once
     last: pl.DataFrame  # step, length, log_ratio, accepted, advantage: off-policy rows of the last steps
     last_steps: tuple[int, int]
+
+    @property
+    def pulling(self) -> pl.DataFrame:
+        """The rows of `last` that have a gradient, which clipping may remove."""
+        return self.last.filter(PULLS)
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,10 @@ STANDS_FOR: dict[str, pl.Expr] = {
 }
 
 
+# An answer whose advantage is 0 has no gradient to clip; where advantages are not recorded, every answer may have one.
+PULLS = pl.col("advantage").is_null() | (pl.col("advantage") != 0)
+
+
 def _records(folder: Path, notes: list[str]) -> Records | None:
     # Files are scanned together where their columns have the same types: a thousand scans are slow to put together.
     groups: dict[tuple[pl.DataType | None, ...], list[Path]] = {}
@@ -238,7 +247,8 @@ def _records(folder: Path, notes: list[str]) -> Records | None:
     inner = sorted({c[f"q{k}"] for k in range(1, LENGTH_BINS)} - {c["longest"]})
     span = max(1, math.ceil((c["last"] - c["first"] + 1) / HEAT_COLUMNS))
     clip = (
-        moved.with_columns(
+        moved.filter(PULLS)
+        .with_columns(
             bin=pl.sum_horizontal(pl.lit(0), *(pl.col("length") > edge for edge in inner)),
             column=(pl.col("step") - c["first"]) // span,
         )

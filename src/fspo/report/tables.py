@@ -10,19 +10,25 @@ from fspo.report.text import escape, visible
 
 @dataclass(frozen=True)
 class Table:
-    """A row of two cells is a name and a remark."""
+    """Numbers to the right, but for the name in front and the last columns if they hold words. A row of two cells is a
+    name and a remark."""
 
     title: str
     head: Sequence[str]
     rows: list[list[str]]
+    words: int = 0  # how many of the last columns hold words
 
     def html(self, level: int = 2) -> str:
         """Its title as a heading, and the table in a card that scrolls where it is wide."""
-        head = "".join(f'<th{_side(k)} scope="col">{escape(cell)}</th>' for k, cell in enumerate(self.head))
+        sides = ["", *[' class="n"'] * (len(self.head) - 1 - self.words), *[' class="words"'] * self.words]
+        across = f' class="none" colspan="{len(self.head) - 1}"'
+        head = "".join(
+            f'<th{side} scope="col">{escape(cell)}</th>' for side, cell in zip(sides, self.head, strict=True)
+        )
         rows = []
         for row in self.rows:
-            spread = f' colspan="{len(self.head) - 1}"' if len(row) < len(self.head) else ""
-            cells = "".join(f'<td class="n"{spread}>{escape(cell)}</td>' for cell in row[1:])
+            kinds = sides[1:] if len(row) == len(self.head) else [across]
+            cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row[1:], strict=True))
             rows.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         card = f'<div class="card scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">{body}</div>'
@@ -30,14 +36,10 @@ class Table:
 
     def markdown(self) -> str:
         """Its title, and a table of Markdown with numbers to the right."""
-        rule = ["---"] + ["---:"] * (len(self.head) - 1)
+        rule = ["---", *["---:"] * (len(self.head) - 1 - self.words), *["---"] * self.words]
         full = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
         lines = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in (self.head, rule, *full)]
         return "\n".join([f"### {_cell(self.title)}", "", *lines])
-
-
-def _side(place: int) -> str:
-    return ' class="n"' if place else ""
 
 
 def _cell(text: str) -> str:

@@ -26,11 +26,12 @@ def fairness(runs: Sequence[Run]) -> list[Panel]:
 
 def clip_bars(runs: Sequence[Run]) -> Panel:
     title = "Clip rate by length, last steps"
-    moved = [(k, run, run.records) for k, run in enumerate(runs) if run.records is not None and run.records.off_policy]
+    kept = [(k, run, run.records) for k, run in enumerate(runs) if run.records is not None and run.records.off_policy]
+    moved = [(k, run, records) for k, run, records in kept if not records.pulling.is_empty()]
     if not moved:
         return _bars_of_metrics(title, runs[-1])
     # The bins of all runs together, so that bars side by side are of the same lengths.
-    lengths = np.concatenate([records.last["length"].to_numpy() for _, _, records in moved])
+    lengths = np.concatenate([records.pulling["length"].to_numpy() for _, _, records in moved])
     edges = np.unique(np.quantile(lengths, np.arange(1, LENGTH_BINS) / LENGTH_BINS, method="inverted_cdf"))
     place = np.searchsorted(edges, lengths, side="left")
     used = np.unique(place)
@@ -60,7 +61,10 @@ def clip_bars(runs: Sequence[Run]) -> Panel:
     steps = moved[0][2].last_steps
     which = between(steps) if len(moved) == 1 else "each run's last steps"
     return Plot(
-        title, svg, f"Off-policy updates of {which} pooled; 95 % intervals (Wilson). Fair clipping is a level row."
+        title,
+        svg,
+        f"Off-policy updates of {which} pooled, answers whose advantage is 0 left out; 95 % intervals (Wilson). Fair "
+        "clipping is a level row.",
     )
 
 
@@ -91,7 +95,7 @@ def clip_heat(run: Run, runs: Sequence[Run]) -> Panel:
     """Rates by length through the steps, and the bars of the span that the slider chooses."""
     title = of_run("Clip rate by length through training", run, runs)
     records = run.records
-    if records is None or not records.off_policy:
+    if records is None or not records.off_policy or not len(records.clip):
         return Missing(title, why_not(run))
     table = records.clip
     columns = sorted(set(table["column"].to_list()))

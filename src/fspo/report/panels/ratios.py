@@ -14,7 +14,7 @@ from fspo.report.charts import Points, Series
 from fspo.report.load import Records, Run
 from fspo.report.panels.parts import Missing, Panel, Plot, of_run
 from fspo.report.panels.rows import between, why_not
-from fspo.report.panels.statistics import Floats, Rule, last_scale, rules, run_band
+from fspo.report.panels.statistics import Floats, Rule, clip_rate, last_scale, rules, run_band
 from fspo.report.text import percent, short
 
 SCATTER_POINTS = 2000
@@ -64,8 +64,7 @@ def _curves(rule: Rule, L: Floats, label: str, dashed: bool) -> list[Series]:
 
 def _caption(own: Rule | None, others: Sequence[Rule], rate: float, drawn: int, records: Records) -> str:
     table = records.last
-    measured = 1 - float(table["accepted"].mean())  # type: ignore[arg-type]
-    at = f"the run's clip rate, {percent(rate)}" if math.isclose(rate, measured) else percent(rate)
+    at = f"the run's clip rate, {percent(rate)}" if rate == clip_rate(records) else percent(rate)
     text = f"Solid: the run's rule, {own.text}. " if own else "This objective has no band in S. "
     text += f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
     text += "An answer outside is clipped only if its advantage would push it further out."

@@ -12,10 +12,13 @@ from fspo.report.text import number, percent
 
 ON_POLICY = "Every update so far was on-policy: S is 0, so clipping cannot act and there is nothing to compare."
 NO_RECORDS = "There are no per-answer records yet."
+NO_GRADIENT = "Every advantage of these steps is 0: no answer has a gradient that clipping could remove."
 
 
 def why_not(run: Run) -> str:
-    return NO_RECORDS if run.records is None else ON_POLICY
+    if run.records is None:
+        return NO_RECORDS
+    return NO_GRADIENT if run.records.off_policy and run.records.pulling.is_empty() else ON_POLICY
 
 
 def series_of(rows: Sequence[Row], key: str, **options: Any) -> Series | None:

@@ -22,10 +22,11 @@ USUAL_RATE = 0.1
 
 
 def last_fairness(records: Records | None, bins: int | Sequence[float] = LENGTH_BINS) -> FairnessReport | None:
-    """Clip rate by length over the last steps; None where no update was off-policy."""
+    """Clip rate by length over the last steps; None where no update was off-policy, or no answer has a gradient."""
     if records is None or not records.off_policy:
         return None
-    return measure(records.last["length"].to_numpy(), records.last["accepted"].to_numpy(), bins)
+    rows = records.pulling
+    return measure(rows["length"].to_numpy(), rows["accepted"].to_numpy(), bins) if len(rows) else None
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,15 @@ class Rule:
 
 
 def rules(run: Run) -> tuple[Rule | None, list[Rule], float]:
-    """The run's own rule, the others at the clip rate of the last steps' answers, and that rate."""
+    """The run's own rule, the others at the clip rate of the last steps' gradients, and that rate."""
     assert run.records is not None
-    table = run.records.last
-    S, L, A = (table[name].to_numpy() for name in ("log_ratio", "length", "advantage"))
-    rate = float(1 - table["accepted"].mean())  # type: ignore[operator]
-    if rate < LOWEST_RATE:
+    last, rows = run.records.last, run.records.pulling
+    rate = clip_rate(run.records)
+    if rate is None or rate < LOWEST_RATE:
         rate = USUAL_RATE
     own = own_rule(run)
-    mu = calibrate(S, L).mu
+    mu = calibrate(last["log_ratio"].to_numpy(), last["length"].to_numpy()).mu
+    S, L, A = ((rows if len(rows) else last)[name].to_numpy() for name in ("log_ratio", "length", "advantage"))
     c = threshold(S - mu * L, np.sqrt(L), A, rate)
     fixed = threshold(np.expm1(np.clip(S, -50, 50)), np.ones_like(L), A, rate)
     mean = threshold(np.expm1(np.clip(S / L, -50, 50)), np.ones_like(L), A, rate)
@@ -121,6 +122,12 @@ def rules(run: Run) -> tuple[Rule | None, list[Rule], float]:
         Rule("GSPO", 4, lambda L: log_bounds(mean, mean, L), f"GSPO ε = {short(mean)}"),
     ]
     return own, [rule for rule in others if own is None or rule.label != own.label], rate
+
+
+def clip_rate(records: Records) -> float | None:
+    """Of the gradients of the last steps; None where there is none."""
+    accepted = records.pulling["accepted"]
+    return float(1 - accepted.mean()) if len(accepted) else None  # type: ignore[operator]
 
 
 def own_rule(run: Run) -> Rule | None:
@@ -152,8 +159,8 @@ def log_bounds(low: float, high: float, scale: Floats) -> tuple[Floats, Floats]:
 
 
 def threshold(deviation: Floats, scale: Floats, advantage: Floats, rate: float) -> float:
-    """The half-width that clips `rate` of the rows: outwards by the sign of the advantage, both ways without one."""
-    if np.isnan(advantage).all():
+    """The half-width that clips `rate` of the rows: outwards by the sign of the advantage, both ways without any."""
+    if not np.nan_to_num(advantage).any():
         outward = np.abs(deviation) / scale
     else:
         outward = np.sign(np.nan_to_num(advantage)) * deviation / scale
