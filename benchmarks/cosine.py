@@ -30,7 +30,7 @@ def at_rate(S: Tensor, L: Tensor, rate: float) -> dict[str, fspo.objectives.Obje
 
     c, mean, total = width((S - mu * L) / L.sqrt()), width(S / L), width(S)
     return {
-        "fspo": fspo.objectives.get("fspo", c_low=c, c_high=c),
+        "fspo": fspo.objectives.get("fspo", c_low=c, c_high=c, drift="kl"),
         "gspo": fspo.objectives.get("gspo", clip_low=-math.expm1(-mean), clip_high=math.expm1(mean)),
         "rloo": fspo.objectives.get("rloo", clip_low=-math.expm1(-total), clip_high=math.expm1(total)),
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,6 +18,7 @@ import fspo
 from fspo import objectives
 from fspo.auditing import sources
 from fspo.auditing.sample import Sample
+from fspo.local.config import read
 
 
 def figures(found: fspo.auditing.Audit) -> dict:
@@ -209,12 +212,23 @@ def test_the_band_gives_the_wanted_rate() -> None:
         low, high = band.mu * L - band.c_low * L**band.exponent, band.mu * L + band.c_high * L**band.exponent
         assert np.mean((A > 0) & (high < S)) == pytest.approx(0.025, abs=2e-4)
         assert np.mean((A < 0) & (low > S)) == pytest.approx(0.025, abs=2e-4)
-        assert f"objective.c_low={band.c_low:g}" in band.snippets["fspo"]
-        name, settings = band.snippets["fspo"].split(" ", 1)
-        objectives.get(name.split("=")[1], **{
-            k.removeprefix("objective."): v if v == "kl" else float(v)
-            for k, v in (part.split("=") for part in settings.split())
-        })  # fmt: skip
+        for settings in pasted(band.snippets):
+            rule = objectives.get("fspo", **settings)
+            found = (rule.drift, rule.c_low, rule.c_high, rule.exponent)  # type: ignore[attr-defined]
+            assert found == pytest.approx((band.mu, band.c_low, band.c_high, band.exponent), rel=1e-5)
+
+
+def pasted(snippets: dict[str, str]) -> list[dict[str, Any]]:
+    """The objective's parameters, as each trainer reads them from what is pasted."""
+    local = read(None, ["objective=fspo", *snippets["fspo"].split()]).objective
+    trl = ast.parse(snippets["TRL"], mode="eval").body
+    assert isinstance(trl, ast.Call)
+    words = dict(word.split("=") for word in snippets["verl"].split() if ".objective." in word)
+    return [
+        {key: value for key, value in local.items() if key != "name"},
+        next(ast.literal_eval(k.value) for k in trl.keywords if k.arg == "objective_args"),
+        {key.rpartition(".")[2]: float(value) for key, value in words.items()},
+    ]
 
 
 def test_gaussian_or_not() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from fspo import objectives
 
 METHODS = {
-    "fspo": {"name": "fspo", "c_low": 0.03, "c_high": 0.03},
+    "fspo": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"},
     "fspo zero": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "zero"},
     "adaptive": {"name": "fspo_adaptive", "clip_rate": 0.1},
     "gspo": {"name": "gspo", "clip_low": 3e-3, "clip_high": 4e-3},
@@ -109,7 +109,7 @@ def rows(given, seeds=8, fail=(), trials=None):
                 for k, x in enumerate(trials or [None]):
                     key = "c_low" if objective["name"].startswith("fspo") else "clip_low"
                     high = key.replace("low", "high")
-                    own = objective if x is None else {"name": objective["name"], key: x, high: x}
+                    own = objective if x is None else objective | {key: x, high: x}
                     for seed in range(seeds):
                         found.append(
                             row(method, task, setting, seed, objective=own, trial=-1 if x is None else k, x=x,

@@ -40,10 +40,15 @@ def run(objective, cuts: list[int], rollouts: int = 3, updates: int = 2):
     return found
 
 
-@given(st.lists(st.integers(1, 23), max_size=5).map(sorted), st.sampled_from(objectives.names()))
+LEARNING = [(name, {"drift": "kl"}) for name in ("fspo", "fspo_studentized")]  # from the batch
+CASES = [(name, {}) for name in objectives.names()] + LEARNING
+
+
+@given(st.lists(st.integers(1, 23), max_size=5).map(sorted), st.sampled_from(CASES))
 @settings(max_examples=60, deadline=None)
-def test_the_split_into_micro_batches_changes_nothing(cuts, name):
-    whole, parts = run(objectives.get(name), []), run(objectives.get(name), cuts)
+def test_the_split_into_micro_batches_changes_nothing(cuts, case):
+    name, parameters = case
+    whole, parts = run(objectives.get(name, **parameters), []), run(objectives.get(name, **parameters), cuts)
     for (loss, gradient, metrics), (loss_, gradient_, metrics_) in zip(whole, parts, strict=True):
         assert loss == pytest.approx(loss_, rel=1e-5, abs=1e-6)
         torch.testing.assert_close(gradient, gradient_)
@@ -72,7 +77,7 @@ def test_the_drift_is_that_of_the_same_place_in_the_rollout_before():
 
 
 def test_an_on_policy_update_says_nothing_about_the_scale():
-    ledger = Ledger(objectives.get("fspo", clip_rate=0.2), updates=2)
+    ledger = Ledger(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
     _, old, A, mask = update(0)
     ledger.loss(old, old, A, mask, sequences=len(mask), tokens=int(mask.sum()))
     assert ledger.close()["on_policy"]
@@ -80,7 +85,7 @@ def test_an_on_policy_update_says_nothing_about_the_scale():
 
 
 def test_an_update_where_nothing_moved_leaves_what_was_known():
-    ledger = Ledger(objectives.get("fspo", clip_rate=0.2), updates=2)
+    ledger = Ledger(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
     for seed in range(4):
         new, old, A, mask = update(seed)
         count = {"sequences": len(mask), "tokens": int(mask.sum())}

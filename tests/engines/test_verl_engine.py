@@ -50,9 +50,10 @@ def call(config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str |
 def test_a_registered_loss_is_ours(name: str) -> None:
     for seed in range(20):
         before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
-        config = actor(name, updates=1)
+        learning = {"drift": "kl"} if name in ("fspo", "fspo_studentized") else {}
+        config = actor(name, learning, updates=1)
         call(config, before, before.logprobs)  # the rollout that the drift and an adaptive band are taken from
-        objective = fspo.objectives.get(NAMES[name])
+        objective = fspo.objectives.get(NAMES[name], **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
         objective.observe(S, before.mask.sum(-1), 0)
@@ -189,7 +190,7 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
         same(one, both)
         assert [a["metrics"] for a in first] == [b["metrics"] for b in second], case
     # Ranks that share their rows count them once.
-    one = train(actor("fspo", records=str(tmp_path / "one")), rows, 1, 5)
+    one = train(actor("fspo", {"drift": "kl"}, records=str(tmp_path / "one")), rows, 1, 5)
     same(one, ranks[0]["shared"])
     shared, alone = (pl.read_parquet(tmp_path / name / "records") for name in ("shared", "one"))
     assert shared.equals(alone)
@@ -197,7 +198,7 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
 
 
 def test_the_drift_is_learnt_from_the_rollout_before() -> None:
-    found = train(actor("fspo"), torch.arange(ROWS), 1, 5)
+    found = train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)
     measured = [f["metrics"]["actor/fspo/mu"] for f in found]
     used = [f["metrics"]["actor/fspo/drift"] for f in found]
     assert used[:2] == pytest.approx([0, measured[0]], rel=1e-12)

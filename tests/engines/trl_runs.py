@@ -22,7 +22,9 @@ from datasets import Dataset
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
 GROUP, LIMIT, EOS = 4, 12, 2
-SPLIT: dict[str, dict[str, Any]] = {"fspo": {"clip_rate": 0.3}, "fspo_adaptive": {"c_start": 0.05}, "dapo": {}}
+SPLIT: dict[str, dict[str, Any]] = {
+    "fspo": {"clip_rate": 0.3, "drift": "kl"}, "fspo_adaptive": {"c_start": 0.05}, "dapo": {},
+}  # fmt: skip
 
 
 def prompts(count: int = 16) -> Dataset:

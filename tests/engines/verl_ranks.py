@@ -22,7 +22,12 @@ from fspo.engines.verl import NAMES, PolicyLoss
 ROWS, WIDTH = 24, 12
 
 # The name of the loss and the parameters of its objective: every one, and those that learn from the batch twice.
-CASES = [(name, {}) for name in NAMES] + [("fspo", {"clip_rate": 0.2}), ("fspo", {"drift": "k3"})]
+CASES = [(name, {}) for name in NAMES] + [
+    ("fspo", {"drift": "kl"}),
+    ("fspo", {"drift": "kl", "clip_rate": 0.2}),
+    ("fspo", {"drift": "k3"}),
+    ("fspo_studentized", {"drift": "kl"}),
+]
 
 
 def actor(name: str, objective: dict[str, Any] | None = None, updates: int = 2, **settings: Any) -> ActorConfig:
@@ -70,7 +75,7 @@ def main(folder: Path) -> None:
     everything = torch.arange(ROWS)
     found: dict[str, Any] = {"ranks": [train(actor(*case), everything[rank::world], world, 5) for case in CASES]}
     # Two ranks that share their rows, as in sequence parallelism: verl's data-parallel size is then 1.
-    shared = actor("fspo", records=str(folder / "shared"))
+    shared = actor("fspo", {"drift": "kl"}, records=str(folder / "shared"))
     found["shared"] = train(shared, everything, 1, 5)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -56,13 +56,13 @@ def test_small_batches_do_not_bias_the_rate() -> None:
 
 
 def test_hard_caps_hold_whatever_is_observed() -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_max=0.2, drift_max=0.01)
+    objective = fspo.objectives.FSPOAdaptive(c_max=0.2)
     L = torch.full((64,), 100.0)
     for sign in (1, -1):
         for _ in range(100):
             objective.observe(sign * (500 + 100 * torch.randn(64)), L, 3)
             mu, low, high = objective.band(3)
-            assert abs(mu) <= 0.01
+            assert abs(mu) <= 0.2**2 / 2
             assert max(low, high) <= 0.2
     # On-policy data: z is 0, and the band stays at its floor instead of clipping rounding noise.
     for _ in range(50):
@@ -86,6 +86,15 @@ def test_the_loss_uses_the_band_of_its_staleness() -> None:
     wider = objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=1)
     assert wider.accepted.item() == 1
     assert objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=2).accepted.item() == 0
+
+
+def test_dual_clip_bounds_a_bad_answer_that_became_likelier() -> None:
+    logprobs, mask = torch.full((1, 4), 0.5, requires_grad=True), torch.ones(1, 4, dtype=torch.bool)  # S = 2
+    for dual, loss, slope in ((None, math.exp(2), math.exp(2)), (3.0, math.exp(0.3), 0.0)):
+        objective = fspo.objectives.FSPOAdaptive(c_start=0.05, dual=dual)  # 3 half-widths of 0.1
+        out = objective(logprobs, torch.zeros(1, 4), -torch.ones(1), mask, staleness=1)
+        assert float(out.loss.detach()) == pytest.approx(loss, rel=1e-6)
+        assert torch.autograd.grad(out.loss, logprobs)[0].sum().item() == pytest.approx(4 * slope, rel=1e-6)
 
 
 def test_state_survives_json_and_continues_identically() -> None:

@@ -9,13 +9,17 @@ import torch
 
 import fspo
 
+DRIFTS = [("fspo", d) for d in ("zero", "kl", "k3", "bounded")] + [
+    ("fspo_studentized", d) for d in ("zero", "kl", "k3")
+]
+CASES = [(name, {}) for name in fspo.objectives.names()] + [(name, {"drift": drift}) for name, drift in DRIFTS]
 OPTIONS = {"kl": {"coef": 0.1, "importance": True}, "entropy_coef": 0.01, "mismatch": {"mode": "truncate"}}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", [0.0, 1e-8, 1.0, 80.0, 1e4])
-@pytest.mark.parametrize("name", fspo.objectives.names())
-def test_loss_and_gradient_stay_finite(name: str, size: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=str)
+def test_loss_and_gradient_stay_finite(name: str, parameters: dict, size: float, dtype: torch.dtype) -> None:
     T = 100_000 if dtype == torch.float32 else 300
     g = torch.Generator().manual_seed(0)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0])
@@ -26,7 +30,7 @@ def test_loss_and_gradient_stay_finite(name: str, size: float, dtype: torch.dtyp
     mask = torch.rand(6, T, generator=g) < 0.9
     mask[:, 0] = True
     logprobs = (old + l).to(dtype).requires_grad_()
-    out = fspo.objectives.get(name, **OPTIONS)(
+    out = fspo.objectives.get(name, **parameters, **OPTIONS)(
         logprobs,
         old.to(dtype),
         signs.to(dtype),

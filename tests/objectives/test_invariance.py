@@ -26,8 +26,11 @@ CASES = [(name, "plain") for name in fspo.objectives.names()] + [
     (name, option) for name in ("fspo", "grpo", "gspo", "gmpo", "dr_grpo") for option in list(OPTIONS)[1:]
 ]
 VARIANTS = [
+    ("fspo", {"drift": "kl"}),
     ("fspo", {"drift": "k3"}),
-    ("fspo", {"clip_rate": 0.2}),
+    ("fspo", {"drift": "bounded", "c_low": 0.1, "c_high": 0.1}),
+    ("fspo", {"clip_rate": 0.2, "drift": "kl"}),
+    ("fspo_studentized", {"drift": "kl"}),
     ("fspo", {"c_dual": 0.5, "exponent": 0.6, "drift": "zero"}),
     ("grpo", {"dual_clip": 2.0}),
 ]
@@ -153,10 +156,13 @@ def test_gradient_agrees_with_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(f, batch.logprobs.clone().requires_grad_(), eps=1e-7, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", fspo.objectives.names())
+PLAIN = [(name, {}) for name in fspo.objectives.names()]
+
+
+@pytest.mark.parametrize(("name", "parameters"), PLAIN + VARIANTS, ids=str)
 @given(seed=seeds)
-def test_the_parts_of_the_responses_add_up_to_the_objective(name: str, seed: int) -> None:
-    objective, batch = fspo.objectives.get(name), random_batch(seed)
+def test_the_parts_of_the_responses_add_up_to_the_objective(name: str, parameters: dict, seed: int) -> None:
+    objective, batch = fspo.objectives.get(name, **parameters), random_batch(seed)
     logprobs = batch.logprobs.clone().requires_grad_()
     parts, _ = objective.per_response(Batch.check(logprobs, *batch.arguments()[1:]))
     assert parts.shape == batch.advantages.shape

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fspo import objectives
 from fspo.local import config
 from fspo.local.config import TrainConfig, read, write
 
@@ -13,6 +14,8 @@ from fspo.local.config import TrainConfig, read, write
 def test_the_default_is_complete_and_survives_a_file(tmp_path: Path) -> None:
     default = read(None, [])
     assert default.warmup is not None
+    assert default.objective == {"name": "fspo", "c_low": 0.05, "c_high": 0.05, "c_dual": 0.1}
+    assert objectives.get(**default.objective).drift == "zero"  # type: ignore[attr-defined]
     write(default, tmp_path / "c.yaml")
     assert read(tmp_path / "c.yaml", []) == default
     for model in (

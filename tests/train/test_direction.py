@@ -60,10 +60,15 @@ def test_clipping_turns_the_update_no_further_than_the_bound(small: list[str], t
     assert min(r["measured"] for r in rows) < 0.999, "clipping must have acted"
 
 
-@pytest.mark.parametrize("name", fspo.objectives.names())
-def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str) -> None:
+CASES = [(name, {}) for name in fspo.objectives.names()] + [
+    (name, {"drift": "kl"}) for name in ("fspo", "fspo_studentized")
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=str)
+def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str, parameters: dict) -> None:
     """Log-probs that are linear in few parameters, with |S| of up to 0.3."""
-    objective, measured = fspo.objectives.get(name), 0
+    objective, measured = fspo.objectives.get(name, **parameters), 0
     for seed in range(40):
         batch = random_batch(seed, rows=24, positions=12, most=0.3)
         features = torch.randn(24, 12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -88,10 +93,10 @@ def test_an_update_without_a_direction_is_not_measured() -> None:
     assert measure_direction(fspo.objectives.get("fspo"), inputs, None, 0, [w], 4) is None
 
 
-@pytest.mark.parametrize("name", ["fspo", "grpo"])
-def test_training_is_the_same_to_the_bit(small: list[str], tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("objective", ["{name: fspo, drift: kl}", "grpo"])
+def test_training_is_the_same_to_the_bit(small: list[str], tmp_path: Path, objective: str) -> None:
     """Several micro-batches too: their first is measured, with the band of the whole minibatch."""
-    options = [f"objective={name}", "update.token_budget=120", "steps=4"]
+    options = [f"objective={objective}", "update.token_budget=120", "steps=4"]
     train(read(None, [*small, *options]), tmp_path / "plain")
     assert cosines(small, tmp_path / "measured", *options, "log.cosine=2")
     plain, measured = fingerprint(tmp_path / "plain"), fingerprint(tmp_path / "measured")

@@ -99,7 +99,7 @@ def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert rewards[-1] > rewards[0] + 0.3
 
 
-@pytest.mark.parametrize("objective", ["fspo", "fspo_adaptive", "grpo", "gspo"])
+@pytest.mark.parametrize("objective", ["fspo", "{name: fspo, drift: kl}", "fspo_adaptive", "grpo", "gspo"])
 def test_micro_batches_do_not_matter(run: Run, tmp_path: Path, objective: str) -> None:
     whole = run(tmp_path / "whole", f"objective={objective}", "steps=2")
     parts = run(tmp_path / "parts", f"objective={objective}", "steps=2", "update.token_budget=40")

@@ -83,7 +83,7 @@ def _at_rate(name: str, answers: Answers, clip_rate: float) -> Comparison:
         return Comparison(name, note=f"cannot clip {clip_rate:.1%} with any range")
     outside = (t > k).astype(np.float64)
     accepted = 1 - (answers.token_mean(outside) if tokens else outside)
-    return Comparison(name, _parameters(name, k * low, k * high, k), accepted)
+    return Comparison(name, _parameters(name, k * low, k * high, k, answers.mu), accepted)
 
 
 TOKEN_RULES = (TokenClip, objectives.GMPO)
@@ -109,11 +109,11 @@ def _statistic(name: str, objective: Any, a: Answers) -> tuple[Array, float, flo
     return (a.log_ratio if name == "rloo" else a.log_ratio / a.lengths), low, high
 
 
-def _parameters(name: str, low: float, high: float, k: float) -> dict[str, float]:
+def _parameters(name: str, low: float, high: float, k: float, mu: float) -> dict[str, float]:
     if name == "fspo_adaptive":
         return {"clip_rate": 1 - k}
     if name in ("fspo", "fspo_studentized"):
-        return {"c_low": low, "c_high": high}
+        return {"c_low": low, "c_high": high, "drift": mu}
     if name == "gmpo":
         return {"clip_low": low, "clip_high": high}
     return {"clip_low": -math.expm1(-low), "clip_high": math.expm1(high)}

@@ -46,19 +46,19 @@ def recommend(answers: Answers, law: ScalingLaw | None, clip_rate: float) -> Rec
         widths.append(float(f"{tail[place]:.4g}"))
     c_low, c_high = widths
     outside = float(np.mean((z < -c_low) | (z > c_high)))
-    return Recommendation(clip_rate, outside, answers.mu, c_low, c_high, H, snippets(c_low, c_high, H))
+    return Recommendation(clip_rate, outside, answers.mu, c_low, c_high, H, snippets(answers.mu, c_low, c_high, H))
 
 
-def snippets(c_low: float, c_high: float, exponent: float) -> dict[str, str]:
-    """The band as settings of each trainer."""
-    values = {"c_low": c_low, "c_high": c_high} | ({"exponent": exponent} if exponent != 0.5 else {})
+def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[str, str]:
+    """The band as settings of each trainer; the drift as the number that c was measured around."""
+    values = {"c_low": c_low, "c_high": c_high, "drift": mu} | ({"exponent": exponent} if exponent != 0.5 else {})
     arguments = ", ".join(f'"{key}": {value:g}' for key, value in values.items())
     loss = "actor_rollout_ref.actor.policy_loss"
     verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode=fspo"]
     verl += [f"+{loss}.objective.{key}={value:g}" for key, value in values.items()]
-    ours = ["objective.name=fspo", *(f"objective.{k}={v:g}" for k, v in values.items()), "objective.drift=kl"]
+    ours = ["objective.name=fspo", *(f"objective.{key}={value:g}" for key, value in values.items())]
     return {
         "fspo": " ".join(ours),
-        "TRL": f'FSPOConfig(objective="fspo", objective_args={{{arguments}, "drift": "kl"}})',
+        "TRL": f'FSPOConfig(objective="fspo", objective_args={{{arguments}}})',
         "verl": " ".join(verl),
     }

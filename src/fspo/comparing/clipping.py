@@ -180,13 +180,16 @@ def _bounds(objective: dict[str, Any], stage: dict[str, Any], L: Floats) -> tupl
         return log_bounds(*fixed_range(objective), L)
     if not name.startswith("fspo"):
         return None
-    drift = objective.get("drift", "kl")
-    centre = number(drift) if number(drift) is not None else 0.0 if drift == "zero" else stage["mu"]
     # Where each answer sets its own width (studentised), c counts standard deviations.
     unit = stage["sigma"] if name == "fspo_studentized" else 1.0
     c_low, c_high = (_first(stage.get(key), objective.get(key)) for key in ("c_low", "c_high"))
-    if c_low is None or c_high is None or centre is None:
+    if c_low is None or c_high is None:
         return None
+    drift = objective.get("drift", "bounded")  # as the adaptive form has it
+    centre = number(drift)
+    if centre is None:
+        lowest = -c_low * c_low / 2 if drift == "bounded" else -np.inf
+        centre = 0.0 if drift == "zero" else max(stage["mu"], lowest)
     return RunBand(centre, unit * c_low, unit * c_high, number(objective.get("exponent")) or 0.5).bounds(L)
 
 

@@ -179,7 +179,7 @@ def default() -> TrainConfig:
     """What `fspo train` runs with no argument: a small model that learns to sort, in minutes on two CPU cores."""
     return TrainConfig(
         steps=120,
-        objective={"name": "fspo", "c_low": 0.05, "c_high": 0.05},
+        objective={"name": "fspo", "c_low": 0.05, "c_high": 0.05, "c_dual": 0.1},
         warmup=WarmupConfig(),
         rollout=RolloutConfig(prompts=32, group=16),
         update=UpdateConfig(epochs=2, minibatches=2, schedule="linear"),

@@ -59,7 +59,10 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
         S = np.concatenate([u.log_ratio.numpy() for u in moved])
         L = np.concatenate([lengths[u.members] for u in moved])
         accepted = np.concatenate([u.accepted.numpy() for u in moved])
-        result |= clipping(S, L, accepted, config.log.bins)
+        # An answer without advantage has no gradient that clipping could remove.
+        pulls = np.concatenate([np.array(trained.advantages)[u.members] != 0 for u in moved])
+        if pulls.any():
+            result |= clipping(S[pulls], L[pulls], accepted[pulls], config.log.bins)
         result |= {"ess": min(u.metrics["ess"] for u in moved)}
         result |= {key: moved[-1].metrics[key] for key in ("mu", "sigma")}
     return result

@@ -1,6 +1,6 @@
 """Policy objectives: FSPO, and every method it is compared with, from the same few primitives.
 
-objective = fspo.objectives.get("fspo", c_low=0.03, c_high=0.03, drift="kl")
+objective = fspo.objectives.get("fspo", c_low=0.03, c_high=0.03, c_dual=0.06)
 out = objective(logprobs, old_logprobs, advantages, mask)
 """
 

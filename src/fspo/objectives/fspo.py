@@ -9,6 +9,10 @@ A  advantage                                       a wanted clip rate is given i
 
 S has mean mu L and a standard deviation near sigma sqrt(L), so this band clips every length at the same rate.
 Differs from RLOO and GSPO in the band alone. The gradient of a response is w A times the sum over its tokens.
+
+Which drift: `zero`, as in the paper's later versions, unless answers have thousands of tokens, where -sigma^2 L / 2 is
+no longer small beside c sqrt(L) and `bounded` follows it. `kl` and `k3`, as in the paper's first version, only near
+on-policy: training presses its own answers down, and a band that follows them down holds nothing.
 The dual clip, the exponent H and the in-batch calibration are this project's; the band is the paper's.
 """
 
@@ -76,7 +80,11 @@ class FSPO(Objective):
     clip_rate: float | None = Field(
         None, gt=0, lt=1, description="wanted share outside the band; replaces c_low, c_high"
     )
-    drift: Drift = Field("kl", description="mu: zero, kl (mean log-ratio), k3 (its low-variance form), or a number")
+    drift: Drift = Field(
+        "zero",
+        description="mu: zero; bounded (mean log-ratio, at least -c_low^2/2) for thousands of tokens; "
+        "kl (mean log-ratio) or k3 (its low-variance form) near on-policy; or a number",
+    )
     exponent: float = Field(0.5, gt=0, le=1, description="H of the band's width c L^H")
     c_dual: float | None = Field(None, gt=0, description="dual clip: for A < 0 never below exp(mu L + c_dual L^H) A")
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
@@ -87,6 +95,10 @@ class FSPO(Objective):
             raise ValueError("give either clip_rate or c_low and c_high, not both")
         if self.clip_rate is not None and self.exponent != 0.5:
             raise ValueError("clip_rate calibrates a band of width sqrt(L): leave exponent at 0.5, or give c")
+        if self.drift == "bounded" and (self.clip_rate is not None or self.exponent != 0.5):
+            raise ValueError(
+                "a bounded drift is bounded by the c of c sqrt(L): give c_low, and no clip_rate or exponent"
+            )
         return self
 
     @property

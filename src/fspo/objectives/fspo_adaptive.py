@@ -12,7 +12,9 @@ with each) it tracks
 
     log u  +=  step * (share outside on that side / (clip_rate / 2) - 1)
 
-`c_max` and `drift_max` are hard bounds: a wanted clip rate never means an unbounded move of the policy. The band of an
+`c_max` is a hard bound: a wanted clip rate never means an unbounded move of the policy. Nor does the drift: it is
+followed as far as c^2 / 2 either way, the drift of Gaussian log-ratios of scale c, because a band
+that follows training wherever it goes holds nothing. `dual` bounds the weight of an answer with A < 0. The band of an
 update is what was known before it; `observe` is called once after it with the whole batch, so micro-batches and
 ranks all use the same band.
 """
@@ -54,8 +56,8 @@ class FSPOAdaptive(Objective):
     clip_rate: float = Field(0.1, gt=0, lt=1, description="wanted share outside the band, both sides together")
     c_start: float = Field(0.03, gt=0, description="half-width until the first update has been seen")
     c_min: float = Field(1e-3, gt=0, description="the half-width is never less: nothing is clipped for rounding noise")
-    c_max: float = Field(0.5, gt=0, description="the half-width is never more: a hard cap on the policy's move")
-    drift_max: float = Field(0.05, ge=0, description="hard cap on the drift a token, either way")
+    c_max: float = Field(0.2, gt=0, description="the half-width is never more: a hard cap on the policy's move")
+    dual: float | None = Field(2.0, gt=0, description="dual clip for A < 0, in half-widths above the drift")
     memory: int = Field(30, ge=1, description="updates that the moving averages remember")
     step: float = Field(0.01, gt=0, lt=1, description="step of log u for an update with nothing outside")
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
@@ -67,14 +69,16 @@ class FSPOAdaptive(Objective):
         known = self._bands.get(staleness)
         if known is None:
             return 0.0, self._held(self.c_start), self._held(self.c_start)
-        mu, sigma = max(-self.drift_max, min(self.drift_max, known.mu)), known.sigma
-        return mu, self._held(sigma * known.u_low), self._held(sigma * known.u_high)
+        c_low, c_high = self._held(known.sigma * known.u_low), self._held(known.sigma * known.u_high)
+        furthest = c_low * c_low / 2
+        return max(-furthest, min(furthest, known.mu)), c_low, c_high
 
     def surrogate(self, batch: Batch) -> Surrogate:
         mu, c_low, c_high = self.band(batch.staleness)
         root = batch.lengths.sqrt()
         bands = (c_low * root, c_high * root)
-        result = band_surrogate(batch, mu, bands, self.exponent_cap, reference_length=self.reference_length)
+        dual = None if self.dual is None else self.dual * bands[1]
+        result = band_surrogate(batch, mu, bands, self.exponent_cap, dual, self.reference_length)
         result.metrics.update(c_low=c_low, c_high=c_high)
         return result
 

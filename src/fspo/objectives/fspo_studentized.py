@@ -11,14 +11,14 @@ heavy tails are clipped less, and a uniform shift of all tokens is clipped more.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from fspo.objectives.base import Aggregation, Objective, Surrogate
 from fspo.objectives.batch import Batch
-from fspo.objectives.fspo import Drift, band_surrogate, drift_of
+from fspo.objectives.fspo import band_surrogate, drift_of
 
 
 class FSPOStudentized(Objective):
@@ -30,7 +30,10 @@ class FSPOStudentized(Objective):
 
     c_low: float = Field(1.645, ge=0, description="half-width below the drift, in standard deviations")
     c_high: float = Field(1.645, ge=0, description="half-width above the drift, in standard deviations")
-    drift: Drift = Field("kl", description="mu: zero, kl (mean log-ratio), k3 (its low-variance form), or a number")
+    drift: Literal["zero", "kl", "k3"] | float = Field(
+        "zero",
+        description="mu: zero; kl (mean log-ratio) or k3 (its low-variance form) near on-policy; or a number",
+    )
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
 
     @property

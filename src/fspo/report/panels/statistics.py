@@ -59,14 +59,11 @@ def run_band(run: Run) -> RunBand | None:
     def measured(key: str) -> float | None:
         return charts.mean([number(row.get(key)) for row in rows])
 
-    drift = objective.get("drift", "kl")
-    if drift == "zero":
-        mu: float | None = 0.0
-    elif number(drift) is not None:
-        mu = number(drift)
-    else:
-        mu = measured("drift")
-        mu = measured("mu") if mu is None else mu
+    mu = measured("drift")
+    if mu is None:
+        drift = objective.get("drift", objectives.FSPO.model_fields["drift"].default if name == "fspo" else None)
+        given = 0.0 if drift == "zero" else number(drift)
+        mu = measured("mu") if given is None else given
     c_low, c_high = measured("c_low"), measured("c_high")
     if c_low is None or c_high is None:
         rate = number(objective.get("clip_rate"))

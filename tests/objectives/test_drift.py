@@ -1,0 +1,75 @@
+"""The bounded drift: the mean log-ratio, and no lower than Gaussian log-ratios of scale c would drift."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fspo
+from batches import random_batch
+from fspo.objectives import Totals
+from fspo.objectives.batch import Batch
+from simulate import SIGMA, simulate
+
+
+def at_mean(seed: int, mean: float) -> tuple[torch.Tensor, ...]:
+    """A random batch whose token log-ratios are shifted to this mean."""
+    batch = random_batch(seed)
+    l = torch.where(batch.mask, batch.logprobs - batch.old_logprobs, 0.0)
+    shift = mean - l.sum() / batch.mask.sum()
+    return batch.logprobs + shift, *batch.arguments()[1:]
+
+
+@given(seed=st.integers(0, 10**6), c=st.floats(0.01, 0.5), share=st.floats(-5, 5), c_high=st.floats(0.01, 0.5))
+def test_bounded_is_the_mean_log_ratio_down_to_its_bound(seed: int, c: float, share: float, c_high: float) -> None:
+    bound = -c * c / 2
+    arguments = at_mean(seed, share * bound)
+    widths = {"c_low": c, "c_high": c_high}
+    bounded, kl = (fspo.objectives.get("fspo", drift=drift, **widths)(*arguments) for drift in ("bounded", "kl"))
+    assert kl.metrics["drift"] == pytest.approx(share * bound, abs=1e-12)
+    assert bounded.metrics["drift"] == (kl.metrics["drift"] if kl.metrics["drift"] > bound else bound)
+    same = kl if share < 1 else fspo.objectives.get("fspo", drift=bound, **widths)(*arguments)
+    if abs(share - 1) > 1e-6:
+        assert torch.equal(bounded.loss, same.loss)
+        assert torch.equal(bounded.accepted, same.accepted)
+
+
+@pytest.mark.parametrize(("drift", "kept"), [("zero", True), ("bounded", True), ("kl", False), ("k3", False)])
+def test_only_a_drift_that_runs_away_clips_what_has_not_moved(drift: str, kept: bool) -> None:
+    """Most answers are pressed down, as training does; a good one whose ratio is 1 must keep its gradient."""
+    l = torch.full((8, 16), -0.5, dtype=torch.float64)
+    l[0] = 0
+    out = fspo.objectives.get("fspo", drift=drift, c_low=0.1, c_high=0.1)(
+        l, torch.zeros_like(l), torch.ones(8, dtype=torch.float64), torch.ones_like(l, dtype=torch.bool)
+    )
+    assert out.accepted[0].item() == kept
+
+
+def fairness(drift: str, S: np.ndarray, L: np.ndarray) -> fspo.fairness.FairnessReport:
+    """The objective on sums alone: 32,768 tokens of 2 million responses would not fit."""
+    s, n = torch.from_numpy(S), torch.from_numpy(L).double()
+    column, A = (
+        s.unsqueeze(-1),
+        torch.where(torch.rand(len(s), generator=torch.Generator().manual_seed(0)) < 0.5, 1, -1),
+    )
+    totals = Totals(len(s), float(n.sum()), float(s.sum()), float((s * s / n).sum()))
+    batch = Batch(column, column, s, n, A.double(), torch.ones_like(column, dtype=torch.bool), totals, 1)
+    c = 1.645 * SIGMA
+    rule = fspo.objectives.FSPO(c_low=c, c_high=c, drift=drift)
+    return fspo.fairness.measure(L, rule.surrogate(batch).accepted.numpy())
+
+
+def test_bounded_is_flat_from_8_to_32768_tokens() -> None:
+    """Gaussian S with mu = -sigma^2 / 2, which lies above the bound: the band is the one around mu."""
+    S, L = simulate(2_000_000, 0.0)
+    assert (L.min(), L.max()) == (8, 32768)
+    report = fairness("bounded", S, L)
+    assert report.lre < 0.02
+    assert report.clip_rate == pytest.approx(0.05, abs=1e-3)  # one side each: half of 10 %
+    assert fairness("zero", S, L).lre > 0.02
+    assert math.isclose(-(SIGMA**2) / 2, float(S.sum() / L.sum()), rel_tol=0.02)
