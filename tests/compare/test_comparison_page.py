@@ -26,11 +26,35 @@ def test_ten_methods_on_four_tasks(tmp_path):
     made = rows(given, fail={("rloo", 3)})
     found = checked(page.write(made, given, tmp_path / "page.html"), FIGURES)
     svgs = sum(tag == "svg" for tag, _ in found.tags)
-    assert svgs == 4 + 6 * 4
+    assert svgs == 2 + 2 * 4 + 6 * 4
     colours = {c for _, a in found.tags for c in re.findall(r"\bc\d+\b", a.get("class", ""))}
     assert {f"c{k}" for k in range(1, 11)} <= colours
     assert "4 runs failed" in found.text
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_no_two_of_thirteen_methods_look_alike(tmp_path):
+    methods = (*METHODS, *(f"other {k}" for k in range(3)))
+    given = suite(methods, ("sort",))
+    made = rows(given, seeds=2)
+    plots = {plot.title: plot.svg for plot in page.plots(made, given)}
+    for title in ("Held-out accuracy – sort", "Clip rate against length – sort", "Cosine over training – sort"):
+        lines = re.findall(r'<path class="(line [^"]*)"(?: data-label="[^"]*")? d="M[^"]{30}', plots[title])
+        assert len(lines) == len(set(lines)) >= 13, title
+    for title in ("Interquartile mean of final accuracy", "Final accuracy – sort"):
+        dots = re.findall('<circle class="([^"]*)"', plots[title])
+        assert len(dots) == len(set(dots)) == 13
+        assert all(f">{name}</text>" in plots[title] for name in methods)
+    text = page.write(made, given, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count('<table class="many">') == 2  # across tasks, and the task's own
+
+
+def test_the_reference_has_no_run_yet(tmp_path):
+    given = suite()
+    made = [row for row in rows(given, seeds=2) if row["method"] != "fspo"]
+    found = checked(page.write(made, given, tmp_path / "page.html"), ("overview", "summary", "tables"))
+    assert not any("rule" in a.get("class", "") for _, a in found.tags)
+    assert "Probability that" not in found.text
 
 
 def test_the_tables_say_what_the_rows_say():
@@ -91,7 +115,7 @@ def test_several_settings(tmp_path):
     given = suite(("fspo", "grpo"), ("sort", "add"), ("on-policy", "stale 2", "stale 8"))
     made = rows(given, seeds=3, fail={("grpo", 1)})
     found = checked(page.write(made, given, tmp_path / "page.html"), (*FIGURES, "settings"))
-    assert sum(tag == "svg" for tag, _ in found.tags) == 2 + 2 * 3 + 2 + 6 * 6
+    assert sum(tag == "svg" for tag, _ in found.tags) == 2 * 3 + 2 * 6 + 2 + 6 * 6
     text = table.text(made, given)
     assert cells(text, "add: final accuracy by setting, %")["grpo"]["stale 8"].endswith("1 collapsed")
     assert cells(text, "IQM of final accuracy over tasks by setting, %")["grpo"]["stale 2"].endswith("2 collapsed")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import xml.etree.ElementTree as ET
 
 import pytest
 from synthetic import NASTY
@@ -33,6 +34,77 @@ def test_a_single_point_can_be_seen():
     svg = charts.line("t", "d", [charts.Series("a", [1], [0.5], [0.4], [0.6])])
     assert "<circle" in svg
     assert 'class="whisker own c1"' in svg
+
+
+def drawn(svg):
+    """Its elements without the name space, by tag."""
+    return [(e.tag, e.attrib, "".join(e.itertext())) for e in ET.fromstring(svg).iter()]
+
+
+def test_dots_are_where_the_axis_says():
+    rows = [charts.Dot("a", 0.45, (0.4, 0.5), 2), charts.Dot("b", 0.6, (0.55, 0.62), 2, hollow=True)]
+    svg = charts.dots("A title", "a: 45 %.", rows, "accuracy", reference=("a", 0.45), width=540)
+    left, right, top, bottom, low, high, *_ = map(float, re.search('data-frame="([^"]*)"', svg).group(1).split())
+    assert 0 < low <= 0.4 < 0.62 <= high < 1
+    found = drawn(svg)
+    circles = [e for tag, e, _ in found if tag == "circle"]
+    at = [low + (float(e["cx"]) - left) / (right - left) * (high - low) for e in circles]
+    assert at == pytest.approx([0.45, 0.6], abs=1e-4)
+    assert top < float(circles[0]["cy"]) < float(circles[1]["cy"]) < bottom  # the first row is the upper
+    assert [e["class"] for e in circles] == ["dot c2", "dot hollow c2"]
+    whisker = next(e["d"] for _, e, _ in found if e.get("class") == "whisker own c2")
+    ends = re.match(r"M([\d.]+) [\d.]+H([\d.]+)M", whisker).groups()
+    assert [low + (float(x) - left) / (right - left) * (high - low) for x in ends] == pytest.approx(
+        [0.4, 0.5], abs=1e-4
+    )
+    rule = next(e["d"] for _, e, _ in found if e.get("class") == "rule" and "V" in e["d"])
+    assert rule.startswith(f"M{circles[0]['cx']} ")
+    extent = f"from {percent(low)} to {percent(high)}"
+    assert f"accuracy (axis {extent})" in [text for *_, text in found]
+    assert '<title id="a-title-t">A title</title>' in svg
+    assert f'<desc id="a-title-d">a: 45 %. Axis {extent}.</desc>' in svg
+    assert "<title>b: 60.0 % (55.0 % to 62.0 %)</title>" in svg
+
+
+def test_a_row_without_a_value_stays_empty():
+    rows = [charts.Dot("a", None), charts.Dot("b", float("nan"), (0.1, 0.2)), charts.Dot("c", 0.5, (0.4, float("inf")))]
+    svg = charts.dots("t", "d", rows, "accuracy", width=540)
+    assert [svg.count(f">{name}</text>") for name in "abc"] == [1, 1, 1]
+    assert svg.count("no value") == 2
+    assert svg.count("<circle") == 1
+    assert "whisker" not in svg
+    assert not re.search("nan|inf", svg)
+    ET.fromstring(charts.dots("t", "d", [charts.Dot("a", None)], "accuracy", width=540))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_dots_stay_within_shares(value):
+    svg = charts.dots("t", "d", [charts.Dot("a", value, (value, value))], "accuracy", width=540)
+    low, high = map(float, re.search('data-frame="([^"]*)"', svg).group(1).split()[4:6])
+    assert 0 <= low <= value <= high <= 1
+    assert high - low < 0.5
+    assert ("axis from" in svg) == (value == 1)  # said where the axis does not start at 0
+
+
+def test_dots_grow_with_their_rows_and_fit_long_names():
+    heights = []
+    for count in (2, 13):
+        svg = charts.dots("t", "d", [charts.Dot(NASTY * 3, 0.5)] * count, "accuracy", width=540)
+        assert NASTY not in svg
+        assert "<script>" not in svg
+        heights.append(int(re.search(r'viewBox="0 0 540 (\d+)"', svg).group(1)))
+        left, right = map(float, re.search('data-frame="([^"]*)"', svg).group(1).split()[:2])
+        assert right - left > 200
+        ET.fromstring(svg)
+    assert heights[1] - heights[0] >= 11 * 18
+
+
+def test_dashed_and_dotted_lines_differ():
+    looks = [{}, {"dashed": True}, {"dotted": True}, {"dashed": True, "dotted": True}]
+    series = [charts.Series(f"{k}", [1, 2, 3], [1.0, 2.0, 3.0], dots=True, **look) for k, look in enumerate(looks)]
+    svg = charts.line("t", "d", series)
+    assert len(set(re.findall('class="(line [^"]*)" data-label', svg))) == 4
+    assert svg.count('class="dot hollow c1"') == 2 * 3  # dots alone tell them apart too
 
 
 def test_thinning_keeps_the_mean():

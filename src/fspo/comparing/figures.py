@@ -1,4 +1,4 @@
-"""The figures of a comparison, with intervals over seeds: one line or bar a method, one chart a task and setting."""
+"""The figures of a comparison, with intervals over seeds: one line or row a method, one chart a task and setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fspo.comparing.clipping import predicted
 from fspo.comparing.results import Results
 from fspo.comparing.statistics import Estimate, Group, curve, improvement, iqm, summary
 from fspo.report import charts
-from fspo.report.charts import Bars, Series
+from fspo.report.charts import Dot, Series
 from fspo.report.panels.parts import COLOURS, Plot, colour_of
 from fspo.report.text import percent, short
 
@@ -44,60 +44,45 @@ def parts(results: Results) -> list[Part]:
 
 def _summary(results: Results) -> Part:
     reference = results.suite.reference
-    others = [label for label in results.labels if label != reference]
-
-    def better(label: str, setting: str) -> Estimate | None:
-        found = improvement(results.of(reference, setting), results.of(label, setting))
-        return None if found is None else found.probability
-
-    names = results.settings if len(results.suite.settings) > 1 else ["all tasks"]
-    plots = [
-        _bars(results, "Interquartile mean of final accuracy", names, results.labels, "accuracy",
-              lambda label, k: iqm(results.of(label, results.settings[k])), x_label=_settings_label(results)),
-        _bars(results, f"Probability that {reference} improves on a method", names, others, "probability",
-              lambda label, k: better(label, results.settings[k]), reference=("no difference", 0.5),
-              x_label=_settings_label(results)),
-    ]  # fmt: skip
-    for setting in results.settings:
-        where = f", {setting}" * (len(results.suite.settings) > 1)
+    plots = []
+    for setting, name in results.setting_names.items():
+        where = f" – {name}" * (len(results.suite.settings) > 1)
+        runs = {label: results.of(label, setting) for label in results.labels}
+        means = {label: iqm(groups) for label, groups in runs.items()}
+        plots.append(_dots(results, f"Interquartile mean of final accuracy{where}", means, "accuracy"))
+        ours = results.of(reference, setting)
+        better = {label: improvement(ours, theirs) for label, theirs in runs.items() if label != reference}
+        chances = {label: None if found is None else found.probability for label, found in better.items()}
+        title = f"Probability that {reference} improves on a method{where}"
+        plots.append(_dots(results, title, chances, "probability", ("no difference", 0.5)))
+    for place, name in results.places.items():
+        told = {group.label: summary(group) for group in results.at(place)}
         for key, title in (("final", "Final accuracy"), ("worst", "Accuracy in the worst length bin")):
-            groups = {(g.label, g.task): g for g in results.groups if g.setting == setting}
-
-            def value(label: str, k: int, key: str = key, groups: dict[Any, Group] = groups) -> Estimate | None:
-                group = groups.get((label, results.tasks[k]))
-                return None if group is None else getattr(summary(group), key)
-
-            plots.append(_bars(results, f"{title}{where}", results.tasks, results.labels, "accuracy", value, "task"))
-    lead = "Intervals are bootstraps over seeds, paired by seed where methods are compared."
+            values = {label: getattr(told[label], key) if label in told else None for label in results.labels}
+            plots.append(_dots(results, f"{title} – {name}", values, "accuracy"))
+    lead = "Intervals are bootstraps over seeds, paired by seed where methods are compared. Axes need not start at 0."
     return Part("summary", "Summary", lead, [plot for plot in plots if plot is not None])
 
 
-def _settings_label(results: Results) -> str:
-    return "setting" if len(results.suite.settings) > 1 else ""
-
-
-def _bars(
+def _dots(
     results: Results,
     title: str,
-    names: Sequence[str],
-    labels: Sequence[str],
-    y_label: str,
-    value: Callable[[str, int], Estimate | None],
-    x_label: str = "",
-    reference: tuple[str, float] | None = None,
+    values: dict[str, Estimate | None],
+    x_label: str,
+    line: tuple[str, float] | None = None,
 ) -> Plot | None:
-    groups, described = [], []
-    for label in labels:
-        found = [value(label, k) for k in range(len(names))]
-        if all(v is None for v in found):
-            continue
-        extents = [None if v is None or v.low is None or v.high is None else (v.low, v.high) for v in found]
-        groups.append(Bars(label, [v and v.value for v in found], extents, colour=_colour(results, label)))
-        described.append(f"{label}: " + ", ".join("none" if v is None else percent(v.value) for v in found))
-    if not groups:
+    """A row a method; a line at `line` or, without it, at the reference."""
+    if all(value is None for value in values.values()):
         return None
-    svg = charts.bars(title, "; ".join(described) + ".", names, groups, x_label, y_label, reference=reference, **SIZE)
-    return Plot(title, svg)
+    own = values.get(results.suite.reference)
+    if line is None and own is not None:
+        line = (results.suite.reference, own.value)
+    rows = []
+    for label, value in values.items():
+        extent = None if value is None or value.low is None or value.high is None else (value.low, value.high)
+        rows.append(Dot(label, value and value.value, extent, _colour(results, label), _again(results, label)))
+    said = "; ".join(f"{row.label}: {'no value' if row.value is None else percent(row.value)}" for row in rows)
+    return Plot(title, charts.dots(title, f"{said}.", rows, x_label, reference=line, width=SIZE["width"]))
 
 
 def _settings(results: Results) -> Part:
@@ -138,13 +123,13 @@ def _training(results: Results) -> list[Part]:
         Part("reward", "Training reward", "Mean over seeds of the steps' mean reward.",
              each("Training reward", over("steps", "reward", "mean reward", top=1.0))),
         Part("clipping", "Clip rate against length",
-             "Points: pooled over seeds, with Wilson's intervals. Dashed: what S ~ Normal(μL, σ²L) predicts for the "
+             "Points: pooled over seeds, with Wilson's intervals. Dotted: what S ~ Normal(μL, σ²L) predicts for the "
              "method's own band, half of what lies outside, for methods that clip the whole sequence.",
              each("Clip rate against length", lambda title, groups: _by_length(results, title, groups))),
         Part("lre", "LRE over training", "How far the worst bin's acceptance lies from the average: 0 is fair.",
              each("LRE over training", over("steps", "lre", "LRE", zero=True))),
         Part("cosine", "Direction of the update",
-             "Measured cosine between the clipped and the true update. Dashed: its lower bound from the LRE, with even "
+             "Measured cosine between the clipped and the true update. Dotted: its lower bound from the LRE, with even "
              "clipping inside a bin; left out where it says nothing.",
              each("Cosine over training", lambda title, groups: _cosine(results, title, groups))),
         Part("growth", "Growth of the spread of S", "H of Var(S | L) = σ²L^(2H); independent tokens have 1/2.",
@@ -173,7 +158,7 @@ def _over_steps(
 
 
 def _by_length(results: Results, title: str, groups: list[Group]) -> Plot | None:
-    lines, dashed = [], []
+    lines, models = [], []
     for group in groups:
         found = results.clipping(group)
         if found is None:
@@ -183,11 +168,12 @@ def _by_length(results: Results, title: str, groups: list[Group]) -> Plot | None
         grid = np.linspace(found.middles[0], found.middles[-1], 40)
         curve_of = predicted(group, grid)
         if curve_of is not None:
-            dashed.append(Series("", grid.tolist(), curve_of.tolist(), colour=lines[-1].colour, dashed=True))
+            like = replace(lines[-1], label="", low=None, high=None, dots=False, dotted=True)
+            models.append(replace(like, x=grid.tolist(), y=curve_of.tolist()))
     if not lines:
         return None
     svg = charts.line(
-        title, _ends(lines, percent), [*lines, *dashed], "length (tokens)", "clip rate", percent_axis=True, **SIZE
+        title, _ends(lines, percent), [*lines, *models], "length (tokens)", "clip rate", percent_axis=True, **SIZE
     )  # fmt: skip
     return Plot(title, svg)
 
@@ -198,7 +184,7 @@ def _cosine(results: Results, title: str, groups: list[Group]) -> Plot | None:
         measured = _line(results, group.label, *curve(group, "cosine_steps", "cosine"))
         if measured.x:
             bound = _line(results, group.label, *curve(_told(group), "cosine_steps", "cosine_bound"))
-            lines += [measured, replace(bound, label="", low=None, high=None, dashed=True)]
+            lines += [measured, replace(bound, label="", low=None, high=None, dotted=True)]
     if not lines:
         return None
     said = _ends([line for line in lines if line.label], short)
@@ -269,17 +255,18 @@ def _line(results: Results, label: str, x: Sequence[float] | range, values: Esti
         [v and v.low for v in values],
         [v and v.high for v in values],
         colour=_colour(results, label),
-        dashed=_index(results, label) >= COLOURS,
+        dashed=_again(results, label),
         **options,
     )
 
 
 def _colour(results: Results, label: str) -> int:
-    return colour_of(_index(results, label))
+    return colour_of(results.methods.index(label))
 
 
-def _index(results: Results, label: str) -> int:
-    return results.methods.index(label) if label in results.methods else results.labels.index(label)
+def _again(results: Results, label: str) -> bool:
+    """Whether another method has its colour already."""
+    return results.methods.index(label) >= COLOURS
 
 
 def _ends(lines: Sequence[Series], form: Callable[[float | None], str]) -> str:

@@ -31,18 +31,14 @@ class Results:
     @cached_property
     def places(self) -> dict[tuple[str, str], str]:
         """A name of every place, no two of which read the same in a file's name."""
-        names: dict[tuple[str, str], str] = {}
-        taken: set[str] = set()
-        for group in self.groups:
-            place = (group.task, group.setting)
-            if place in names:
-                continue
-            name = group.task if len(self.suite.settings) == 1 else f"{group.task}, {group.setting}"
-            if slug(name) in taken:
-                name = f"{name} ({len(names) + 1})"
-            taken.add(slug(name))
-            names[place] = name
-        return names
+        places = dict.fromkeys((group.task, group.setting) for group in self.groups)
+        one = len(self.suite.settings) == 1
+        return dict(zip(places, _apart([task if one else f"{task}, {s}" for task, s in places]), strict=True))
+
+    @cached_property
+    def setting_names(self) -> dict[str, str]:
+        """The same for settings."""
+        return dict(zip(self.settings, _apart(self.settings), strict=True))
 
     def at(self, place: tuple[str, str]) -> list[Group]:
         return [g for g in self.groups if (g.task, g.setting) == place]
@@ -63,3 +59,13 @@ class Results:
 
     def clippings(self, label: str, setting: str) -> list[Clipping]:
         return [c for c in map(self.clipping, self.of(label, setting)) if c is not None]
+
+
+def _apart(names: Iterable[str]) -> list[str]:
+    """The names, numbered where one reads like another in a file's name."""
+    found: list[str] = []
+    taken: set[str] = set()
+    for k, name in enumerate(names):
+        found.append(f"{name} ({k + 1})" if slug(name) in taken else name)
+        taken.add(slug(found[-1]))
+    return found

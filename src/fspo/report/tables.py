@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from fspo.report.text import escape, visible
 
+MANY = 7  # columns; a table of more is set smaller
+
 
 @dataclass(frozen=True)
 class Table:
@@ -30,7 +32,8 @@ class Table:
             kinds = sides[1:] if len(row) == len(self.head) else [across]
             cells = "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row[1:], strict=True))
             rows.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
-        body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        kind = ' class="many"' if len(self.head) > MANY else ""
+        body = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         card = f'<div class="card scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">{body}</div>'
         return f"<h{level}>{escape(self.title)}</h{level}>{card}"
 

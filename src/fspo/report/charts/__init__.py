@@ -6,6 +6,7 @@ A value that is None (or not finite) is a gap, never a zero.
 
 from fspo.report.charts.axes import finite, formatter, mean, span, ticks
 from fspo.report.charts.bars import Bars, bars, histogram
+from fspo.report.charts.dots import Dot, dots
 from fspo.report.charts.heat import Cell, heat
 from fspo.report.charts.lines import MOST_POINTS, Series, line, thin
 from fspo.report.charts.scatter import Points, scatter
@@ -14,9 +15,11 @@ __all__ = [
     "MOST_POINTS",
     "Bars",
     "Cell",
+    "Dot",
     "Points",
     "Series",
     "bars",
+    "dots",
     "finite",
     "formatter",
     "heat",

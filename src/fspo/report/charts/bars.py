@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fspo.report.charts.axes import Numbers, finite, span
-from fspo.report.charts.frame import HEIGHT, WIDTH, Frame, box_key, line_key, n, path
+from fspo.report.charts.frame import Frame, box_key, line_key, n, path
 from fspo.report.charts.lines import Series
 from fspo.report.text import escape, percent, short
 
@@ -34,8 +34,6 @@ def bars(
     top: float | None = 1.0,
     reference: tuple[str, float] | None = None,
     reach: float | None = None,
-    height: int = HEIGHT,
-    width: int = WIDTH,
 ) -> str:
     """Bars from zero with error bars; `reference` is a dashed line across all of them, `reach` is on the axis."""
     ys = [float(v) for g in groups for v in g.values if finite(v)]  # type: ignore[arg-type]
@@ -47,8 +45,7 @@ def bars(
         ys.append(reference[1])
         legend.append((reference[0], '<path class="rule" d="M0 5h14"/>'))
     frame = Frame(
-        title, description, (0, len(names)), span(ys, True, top), x_label, y_label, True, legend=legend, x_names=names,
-        height=height, width=width,
+        title, description, (0, len(names)), span(ys, True, top), x_label, y_label, True, legend=legend, x_names=names
     )  # fmt: skip
     room = 0.72 / len(groups)
     for j, group in enumerate(groups):

@@ -28,7 +28,7 @@ class Frame:
     y_range: tuple[float, float]
     x_label: str = ""
     y_label: str = ""
-    percent: bool = False
+    percent: bool = False  # of the numbers of y or, where y has names, of x
     whole_x: bool = True
     log_x: bool = False  # x is the log10 of what the ticks say
     legend: Sequence[tuple[str, str]] = ()  # label, SVG of a 14 x 10 key
@@ -46,7 +46,7 @@ class Frame:
         form = percent_formatter(self.y_ticks) if self.percent else formatter(self.y_ticks)
         self.y_texts = list(self.y_names) if self.y_names else [form(v) for v in self.y_ticks]
         self.left = 12 + LETTER * max((len(t) for t in self.y_texts), default=1)
-        self.right = self.width - 12
+        self.right = self.width - (22 if self.percent and self.y_names else 12)  # room for the last percentage
 
     def px(self, x: float) -> float:
         low, high = self.x_range
@@ -117,7 +117,7 @@ class Frame:
             texts = [f"{10**v:.6g}" for v in places]
         else:
             places = ticks(low, high, most=7, whole=self.whole_x)
-            form = formatter(places)
+            form = percent_formatter(places) if self.percent and self.y_names else formatter(places)
             texts = [form(v) for v in places]
         # Every second, third ... name where all do not fit.
         widest = LETTER * max((len(t) for t in texts), default=1) + 8

@@ -25,7 +25,8 @@ class Series:
     colour: int = 1
     dots: bool = False
     smooth: bool = False  # the values faint, their running mean strong
-    dashed: bool = False
+    dashed: bool = False  # and its dots hollow
+    dotted: bool = False  # with `dashed`, dots between the dashes
     whiskers: bool = False  # the interval as an error bar at each point in the place of a band
 
 
@@ -116,7 +117,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
                 lower = " ".join(f"{n(px(x))} {n(py(a))}" for x, a, _ in reversed(run))
                 out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
     smooth = s.smooth and known >= 20
-    dashed = " dashed" if s.dashed else ""
+    dashed = " dashed" * s.dashed + " dotted" * s.dotted
     out.append(
         path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", "" if frame.x_names else s.label)
     )
@@ -130,7 +131,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
                 place = frame.x_names[int(x)] if frame.x_names else f"{10**x if frame.log_x else x:g}"
                 extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
-                    f'<circle class="dot c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
+                    f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
                     f"<title>{escape(f'{s.label}, {x_label} {place}: {form(y)}{extent}')}</title></circle>"
                 )
     return "".join(out)
