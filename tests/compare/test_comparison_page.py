@@ -131,7 +131,7 @@ def test_all_trials(tmp_path):
     text = table.text(made, given)
     swept = cells(text, "IQM of final accuracy by clip parameter, %")
     assert swept["gspo"]["trial 2"].startswith("0.03: ")
-    assert cells(text, "sort")["fspo 0.03"]["parameters"] == "c_low=0.03 c_high=0.03"
+    assert cells(text, "sort")["fspo 0.03"]["parameters"] == "c_low=0.03 c_high=0.03 drift=kl"
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path):
