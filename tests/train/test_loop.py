@@ -59,9 +59,13 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
         assert m["entropy"] > 0
         assert m["grad_norm"] > 0
         assert 0 < m["ess"] <= 1
-        assert sum(b["count"] for b in m["clip_by_length"]) == 3 * 16  # three of the four updates are off-policy
     table = rows(tmp_path)
     assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
+    # Clip rates are of answers with a gradient, in the three of the four updates that are off-policy.
+    for m in metrics:
+        pulled = table.filter(step=m["step"]).filter(pl.col("update") > 0, pl.col("advantage") != 0)
+        assert sum(b["count"] for b in m["clip_by_length"]) == len(pulled) > 0
+        assert m["clip_rate"] == pytest.approx(1 - pulled["accepted"].clip(0, 1).mean(), abs=1e-6)
     first = table.filter(pl.col("staleness") == 0)
     assert (first["log_ratio"] == 0).all()
     assert (first["accepted"] == 1).all()
