@@ -57,6 +57,19 @@ def test_the_reference_has_no_run_yet(tmp_path):
     assert "Probability that" not in found.text
 
 
+def test_how_often_a_bound_says_something():
+    given = suite()
+    made = rows(given, seeds=2)
+    found = cells(table.text(made, given), "Cosine between the clipped and the true update")["fspo"]
+    ours = [row for row in made if row["method"] == "fspo" and row["phase"] == "test"]
+    measured = [c for row in ours for c in row["cosine"]]
+    assert found["measurements"] == f"{len(measured)}"
+    assert float(found["mean cosine"]) == round(sum(measured) / len(measured), 3)
+    per_run = len(ours[0]["cosine"])  # the first bound of every made run is -1
+    assert found["bound from the LRE says something, %"] == f"{100 * (per_run - 1) / per_run:.1f}"
+    assert found["with correlation inside bins, %"] == "100.0"
+
+
 def test_the_tables_say_what_the_rows_say():
     given = suite()
     made = rows(given, fail={("rloo", 3)})

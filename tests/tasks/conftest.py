@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,15 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def no_process_left():
+def children() -> Callable[[], list[psutil.Process]]:
+    """The processes started since the test began. An earlier test of this process may have left Python's own
+    resource tracker, which is no one's business here."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [child for child in psutil.Process().children(recursive=True) if child not in before]
+
+
+@pytest.fixture
+def no_process_left(children):
     """After the test, no process that it started is alive: children, and those that left the family."""
     marker = f"fspo-test-{os.getpid()}-{id(object())}"
     os.environ["FSPO_TEST_MARKER"] = marker
@@ -30,4 +39,4 @@ def no_process_left():
         except psutil.Error:
             continue
     assert not left
-    assert not psutil.Process().children(recursive=True)
+    assert not children()

@@ -69,24 +69,24 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards, no_process_left, 
 
 
 @pytest.mark.parametrize("name", ["fork_and_sleep", "daemonise", "fork_and_vanish", "fork_and_loop"])
-def test_children_of_a_reward_end_with_its_sample(name, rewards, no_process_left):
+def test_children_of_a_reward_end_with_its_sample(name, rewards, children, no_process_left):
     task = rewards("reward")
     with Scorer(task, workers=1, timeout=1.0) as scorer:
         score = scorer.score([task.example("train", 0)], [name])[0]
         assert (score.value, score.failure) == (VALUES.get(name), FAILURES.get(name))
         scorer.score([task.example("train", 0)], ["good"])
         # the nursery and its worker
-        assert len(psutil.Process().children(recursive=True)) == 2
+        assert len(children()) == 2
 
 
-def test_a_dead_nursery_is_replaced(rewards, no_process_left):
+def test_a_dead_nursery_is_replaced(rewards, children, no_process_left):
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(6)]
     with Scorer(task, timeout=5) as scorer:
         assert scorer.score(examples[:1], ["kill_the_nursery"])[0].failure == "crash"
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
-        for process in psutil.Process().children():  # between two batches, as an out-of-memory killer would
-            process.kill()
+        nursery = next(child for child in children() if child.ppid() == os.getpid())
+        nursery.kill()  # between two batches, as an out-of-memory killer would
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
 
 
@@ -174,12 +174,12 @@ def test_a_reward_that_cannot_be_loaded_is_refused_at_the_start(rewards, no_proc
         Scorer(rewards("rewrd")).__enter__()
 
 
-def test_trusted_tasks_start_no_process():
+def test_trusted_tasks_start_no_process(children):
     task = tasks.get("sort")
     examples = [task.example("train", i) for i in range(500)]
     with Scorer(task) as scorer:
         scores = scorer.score(examples, [example.solution for example in examples])
-        assert not psutil.Process().children()
+        assert not children()
     assert scores == [Score(1.0)] * 500
 
 

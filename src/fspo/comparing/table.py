@@ -58,9 +58,9 @@ def overview(results: Results) -> list[Table]:
 
 
 def details(results: Results) -> list[Table]:
-    """Every place by itself, the model of S, and other attributes than length."""
+    """Every place by itself, the model of S, the direction of updates, and other attributes than length."""
     found = [_place(results, place) for place in results.places]
-    return found + [t for t in (_laws(results), _attributes(results)) if t.rows]
+    return found + [t for t in (_laws(results), _directions(results), _attributes(results)) if t.rows]
 
 
 def across(results: Results) -> list[Table]:
@@ -168,6 +168,24 @@ def _laws(results: Results) -> Table:
             numbers = [_number(v) for v in (found.mu, found.sigma, found.exponent)]
             rows.append([f"{results.places[group.task, group.setting]}: {group.label}", *numbers])
     return Table("S = mu L + sigma L^H Z, over all off-policy answers", ["method", "mu", "sigma", "H"], rows)
+
+
+def _directions(results: Results) -> Table:
+    """The measured cosine, and how often either bound promises anything; of all tasks of a setting together."""
+    rows = []
+    for setting, label in ((s, label) for s in results.settings for label in results.labels):
+        runs = [row for group in results.of(label, setting) for row in group.rows]
+        measured = [c for row in runs for c in row["cosine"]]
+        if measured:
+            shares = [
+                _percent(Estimate(sum(b > -1 for row in runs for b in row[key]) / len(measured)))
+                for key in ("cosine_bound", "cosine_bound_full")
+            ]
+            where = f"{setting}: " * (len(results.suite.settings) > 1)
+            rows.append([f"{where}{label}", f"{len(measured)}", short(sum(measured) / len(measured)), *shares])
+    head = ["method", "measurements", "mean cosine", "bound from the LRE says something, %",
+            "with correlation inside bins, %"]  # fmt: skip
+    return Table("Cosine between the clipped and the true update", head, rows)
 
 
 def _attributes(results: Results) -> Table:
