@@ -217,3 +217,10 @@ def test_suites_of_the_package_and_of_files(tmp_path: Path) -> None:
     assert {c.key for c in Plan(mine).test} == {c.key for c in Plan(load("smoke")).test}
     with pytest.raises(ValueError, match=r"no suite 'smok'.*did you mean 'smoke'"):
         load("smok")
+
+
+def test_methods_of_another_suite() -> None:
+    headline = load("headline")
+    assert suite(methods="headline").methods == headline.methods
+    with pytest.raises(ValueError, match=r"no suite 'headlin'.*did you mean 'headline'"):
+        suite(methods="headlin")

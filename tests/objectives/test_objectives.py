@@ -35,6 +35,18 @@ def test_fspo_by_hand() -> None:
         assert logprobs.grad[row].tolist() == pytest.approx([-weight / 4] * 4)
 
 
+def test_answers_without_advantage_are_in_no_clip_rate() -> None:
+    logprobs, old, mask = responses(2.0, 0.01, 2.0, 2.0)
+    objective = fspo.objectives.get("fspo", drift="zero")
+    A = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    assert objective(logprobs, old, A, mask).metrics["clip_rate"] == 0.5
+    assert objective(logprobs, old, 0 * A, mask).metrics["clip_rate"] == 0
+    tokens = A[:, None] * torch.ones_like(logprobs)
+    tokens[3] = torch.where(mask[3], 0.0, 1.0)  # an advantage outside the answer is none
+    by_token = fspo.objectives.get("grpo")(logprobs, old, tokens, mask)
+    assert by_token.metrics["clip_rate"] == 0.5
+
+
 def test_fspo_drift_and_calibration_come_from_the_whole_batch() -> None:
     logprobs, old, mask = responses(-0.4, 0.1, 0.2)
     advantages = torch.ones(3, dtype=torch.float64)

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fspo import objectives
 from fspo.local.config import TrainConfig, parse
@@ -51,10 +51,17 @@ class Suite(Settings):
     base: Values = Field({}, description="settings of all runs")
     tasks: dict[str, Values] = Field(min_length=1, description="label and settings of each task")
     settings: dict[str, Values] = Field({"default": {}}, min_length=1, description="label and settings of each variant")
-    methods: dict[str, Method] = Field(min_length=1, description="label, objective and trials of each method")
+    methods: dict[str, Method] = Field(
+        min_length=1, description="label, objective and trials of each method, or the suite to take them from"
+    )
     reference: str = Field(description="the method that the others are compared with")
     seeds: int = Field(8, ge=1, description="test seeds, from 0")
     tuning: Tuning = Tuning()
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _shared(cls, methods: Any) -> Any:
+        return load(methods).methods if isinstance(methods, str) else methods
 
     @model_validator(mode="after")
     def _fits(self) -> Suite:

@@ -179,11 +179,17 @@ def _given(value: Tensor | None, name: str, option: str, batch: Batch) -> Tensor
 
 
 def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
-    """Statistics of this batch alone, from one transfer of per-response numbers."""
-    columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped]
-    S, L, accepted, capped = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
+    """Statistics of this batch alone, from one transfer of per-response numbers.
+
+    The clip rate is of answers with an advantage: the others have no gradient that clipping could remove.
+    """
+    has_gradient = batch.advantages != 0
+    if has_gradient.dim() == 2:
+        has_gradient = (has_gradient & batch.mask).any(-1)
+    columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped, has_gradient]
+    S, L, accepted, capped, pulls = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
     return {
-        "clip_rate": 1 - float(accepted.mean()),
+        "clip_rate": float(((1 - accepted) * pulls).sum() / pulls.sum().clamp(min=1)),
         "capped": float(capped.mean()),
         **ratio_statistics(S, L),
         "on_policy": float(not S.any()),
