@@ -79,6 +79,15 @@ def test_dual_clip_and_exponent() -> None:
     assert (plain.accepted.item(), dual.accepted.item()) == (1, 0)
 
 
+def test_exponent_zero_is_the_fixed_range() -> None:
+    logprobs, old, mask = responses(-0.5, -0.1, 0.1, 0.5, length=9)
+    A = torch.tensor([-1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    ours = fspo.objectives.get("fspo", drift="zero", exponent=0, c_low=0.2, c_high=0.2)(logprobs, old, A, mask)
+    fixed = fspo.objectives.get("rloo", clip_low=1 - math.exp(-0.2), clip_high=math.expm1(0.2))(logprobs, old, A, mask)
+    assert float(ours.loss) == pytest.approx(float(fixed.loss), rel=1e-12)
+    assert ours.accepted.tolist() == fixed.accepted.tolist() == [0, 1, 1, 0]
+
+
 def test_studentized_by_hand() -> None:
     """One surprising token widens the band of its own response, and of no other."""
     l = torch.tensor([[0.5, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)

@@ -85,7 +85,7 @@ class FSPO(Objective):
         description="mu: zero; bounded (mean log-ratio, at least -c_low^2/2) for thousands of tokens; "
         "kl (mean log-ratio) or k3 (its low-variance form) near on-policy; or a number",
     )
-    exponent: float = Field(0.5, gt=0, le=1, description="H of the band's width c L^H")
+    exponent: float = Field(0.5, ge=0, le=1, description="H of the band's width c L^H; 0 is a fixed range")
     c_dual: float | None = Field(None, gt=0, description="dual clip: for A < 0 never below exp(mu L + c_dual L^H) A")
     reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
 
