@@ -94,8 +94,11 @@ def row(method, task, setting, seed, *, objective, trial=-1, x=None, failed=Fals
         "cosine_steps": at[1:], "cosine": [1 - 0.02 * rng.random() for _ in at[1:]],
         "cosine_bound": [-1.0 if k == 0 else 0.9 + 0.05 * rng.random() for k in range(len(at) - 1)],
         "cosine_bound_full": [0.5] * (len(at) - 1),
-        "attributes": json.dumps([{"by": "difficulty", **{k: {"lre": v, "flatness": v} for k, v in
-                                   (("own", 0.1), ("pooled", 0.12), ("partition", 0.05))}}]),
+        "attributes": json.dumps([
+            {"by": by, **{k: {"lre": v, "flatness": v} for k, v in values.items()}} for by, values in (
+                ("length", {"fspo": 0.02, "gspo": 0.2, "rloo": 0.1}),
+                ("difficulty", {"own": 0.1, "pooled": 0.12, "partition": 0.05}))
+        ]),
     }  # fmt: skip
 
 

@@ -87,7 +87,11 @@ def test_the_tables_say_what_the_rows_say():
     assert sort["gspo"]["parameters"] == "clip_low=0.003 clip_high=0.004"
     assert sort["fspo"]["spikes"] == "0.9"
     assert "sort: fspo" in cells(text, "S = mu L + sigma L^H Z, over all off-policy answers")
-    assert cells(text, "LRE over other attributes than length, second half of the steps")
+    assert list(cells(text, "LRE over other attributes than length, second half of the steps")) == [
+        "sort: fspo, by difficulty", "add: fspo, by difficulty"]  # fmt: skip
+    same = cells(text, "Bands of three widths, each clipping 10 % of the same answers")["sort: fspo"]
+    assert same["LRE: L, GSPO"].startswith("0.2")
+    assert same["flatness, points: sqrt(L), FSPO"].startswith("2.0")
 
 
 def test_one_seed_and_one_method(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fspo import objectives
 from fspo.comparing.cell import commit_of_package, run_cell
 from fspo.comparing.outcome import _accuracy, _curves, _health, outcome
 from fspo.comparing.store import Store, read
@@ -75,7 +76,7 @@ def test_stages_are_those_of_the_records(folder: Path) -> None:
 
 
 def test_fairness_over_other_attributes(folder: Path) -> None:
-    found, rows = json.loads(outcome(folder)["attributes"]), off_policy(folder)
+    found, rows = json.loads(outcome(folder)["attributes"])[1:], off_policy(folder)
     steps = sorted({r["step"] for r in rows})
     late = [r for r in rows if r["step"] > steps[(len(steps) - 1) // 2]]
     assert [entry["by"] for entry in found] == ["task", "difficulty"]
@@ -92,6 +93,24 @@ def test_fairness_over_other_attributes(folder: Path) -> None:
     outside = [not low <= (r["log_ratio"] - mu * r["length"]) / math.sqrt(r["length"]) <= high for r in late]
     assert found[0]["pooled"]["clip_rate"] == pytest.approx(statistics.fmean(outside))
     assert sum(b["count"] for b in found[1]["partition"]["bins"]) == len(late)
+
+
+def test_bands_of_three_widths_clip_the_same_share(folder: Path) -> None:
+    found = json.loads(outcome(folder)["attributes"])[0]
+    rows = [r for r in off_policy(folder) if r["advantage"] != 0]
+    assert found["by"] == "length"
+    for name, exponent in (("fspo", 0.5), ("gspo", 1.0), ("rloo", 0.0)):
+        assert found[name]["clip_rate"] == pytest.approx(0.1, abs=1 / len(rows))
+        # the farthest tenth, on the side where clipping acts, in the default range's proportions of up and down
+        values = objectives.get(name)
+        low, high = (values.c_low, values.c_high) if name == "fspo" else (
+            -math.log1p(-values.clip_low), math.log1p(values.clip_high))  # fmt: skip
+        far = [r["log_ratio"] / r["length"] ** exponent / (high if r["advantage"] > 0 else -low) for r in rows]
+        edge = sorted(far)[-round(0.1 * len(far)) - 1]
+        shortest = found[name]["bins"][0]
+        limit = int(shortest["label"].split("–")[-1])
+        inside = [f > edge for f, r in zip(far, rows, strict=True) if r["length"] <= limit]
+        assert (len(inside), statistics.fmean(inside)) == (shortest["count"], pytest.approx(shortest["clip_rate"]))
 
 
 def test_growth_and_cosine(folder: Path) -> None:

@@ -61,10 +61,11 @@ class Comparison:
 
 def compare(answers: Answers, clip_rate: float) -> list[Comparison]:
     """Each method of the library at this clip rate of the answers that have a gradient."""
-    return [_at_rate(name, answers, clip_rate) for name in objectives.names()]
+    return [at_rate(name, answers, clip_rate) for name in objectives.names()]
 
 
-def _at_rate(name: str, answers: Answers, clip_rate: float) -> Comparison:
+def at_rate(name: str, answers: Answers, clip_rate: float) -> Comparison:
+    """One method at this clip rate."""
     if name == "reinforce":
         return Comparison(name, note="has no ratio and clips nothing")
     objective = objectives.get(name)

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from fspo import fairness
+from fspo.auditing.methods import Answers, at_rate
 from fspo.fairness.measure import FEW_VALUES, FairnessReport, cut
 from fspo.local.records import read_lines
 
@@ -24,8 +25,9 @@ WINDOWS = 8  # of steps, in each of which H is fitted
 SPIKE, BEFORE = 3.0, 20  # a gradient norm above 3 times the median of the 20 steps before it is a spike
 CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "entropy")
 ATTRIBUTES = ("task", "difficulty")
-ATTRIBUTE_BINS = 6
-CLIP_RATE = 0.1  # at which a pooled band and bands for each part are compared
+BINS = 6
+CLIP_RATE = 0.1  # at which bands are compared on the same answers
+WHOLE_ANSWERS = ("fspo", "gspo", "rloo")  # the methods that clip whole answers, by their width: sqrt(L), L, fixed
 
 Row = dict[str, Any]
 
@@ -42,7 +44,7 @@ def outcome(folder: Path, *, failed: bool = False) -> Row:
         "stages": _stages(rows, metrics),
         **_growth(rows),
         **_cosine(read_lines(folder / "cosine.jsonl")),
-        "attributes": json.dumps(_attributes(rows)),
+        "attributes": json.dumps(_same_rate(rows) + _attributes(rows)),
     }
 
 
@@ -158,6 +160,19 @@ def _cosine(found: Sequence[Row]) -> Row:
     return {name: [row[key] for row in found] for name, key in names.items()}
 
 
+def _same_rate(rows: pl.DataFrame) -> list[Row]:
+    """Fairness over length of the bands of FSPO (without drift), GSPO and a fixed range, each of the width at which it
+    clips 10 % of the run's answers: what the shape of a band does, whatever its width and the run's own rule."""
+    S, L, A = (rows[name].to_numpy().astype(np.float64) for name in ("log_ratio", "length", "advantage"))
+    answers = Answers(S, L, np.sign(A), None, mu=0.0)
+    if len(np.unique(L[A != 0])) < 2:
+        return []
+    found = {name: at_rate(name, answers, CLIP_RATE).accepted for name in WHOLE_ANSWERS}
+    pulls = answers.pulls
+    reports = {name: _report(L[pulls], accepted[pulls]) for name, accepted in found.items() if accepted is not None}
+    return [{"by": "length", **reports}]
+
+
 def _attributes(rows: pl.DataFrame) -> list[Row]:
     """Fairness over other attributes than length, in the second half of the run.
 
@@ -186,9 +201,9 @@ def _attributes(rows: pl.DataFrame) -> list[Row]:
         for kind, labels in (("pooled", pooled), ("partition", parts[late])):
             low, high = bands.bounds(L[late], labels)
             inside[kind] = (S[late] >= low) & (S[late] <= high)
-        entry: Row = {"by": name, "own": _report(L[pulls], accepted[pulls], parts[pulls], name)}
+        entry: Row = {"by": name, "own": _report(L[pulls], accepted[pulls], parts[pulls])}
         for kind, kept in inside.items():
-            entry[kind] = _report(L[late], kept.astype(float), parts[late], name)
+            entry[kind] = _report(L[late], kept.astype(float), parts[late])
         result.append(entry)
     return result
 
@@ -197,12 +212,12 @@ def _parts(values: pl.Series) -> np.ndarray:
     """Labels of an attribute: its values, or bins of them where they are many numbers."""
     if values.dtype == pl.String or values.n_unique() <= FEW_VALUES:
         return values.cast(pl.String).to_numpy().astype(str)
-    index, labels, _ = cut(values.to_numpy().astype(np.float64), ATTRIBUTE_BINS)
+    index, labels, _ = cut(values.to_numpy().astype(np.float64), BINS)
     return np.array(labels)[index]
 
 
-def _report(lengths: np.ndarray, accepted: np.ndarray, parts: np.ndarray, name: str) -> Row:
-    report: FairnessReport = fairness.measure(lengths, accepted, by=parts, attribute=name)
+def _report(lengths: np.ndarray, accepted: np.ndarray, parts: np.ndarray | None = None) -> Row:
+    report: FairnessReport = fairness.measure(lengths, accepted, by=parts, bins=BINS)
     return {
         "clip_rate": report.clip_rate,
         "lre": report.lre,

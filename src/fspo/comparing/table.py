@@ -9,6 +9,7 @@ from typing import Any
 
 from fspo import objectives
 from fspo.comparing.clipping import flatness_ratio, law, mean_flatness, mean_lre
+from fspo.comparing.outcome import ATTRIBUTES, WHOLE_ANSWERS
 from fspo.comparing.results import Results
 from fspo.comparing.statistics import Estimate, Group, Row, improvement, iqm, mean_of, summary
 from fspo.report.tables import Table
@@ -58,9 +59,10 @@ def overview(results: Results) -> list[Table]:
 
 
 def details(results: Results) -> list[Table]:
-    """Every place by itself, the model of S, the direction of updates, and other attributes than length."""
+    """Every place by itself, the model of S, bands at the same rate, the direction of updates, other attributes."""
     found = [_place(results, place) for place in results.places]
-    return found + [t for t in (_laws(results), _directions(results), _attributes(results)) if t.rows]
+    tables = (_laws(results), _same_rate(results), _directions(results), _attributes(results))
+    return found + [t for t in tables if t.rows]
 
 
 def across(results: Results) -> list[Table]:
@@ -166,7 +168,7 @@ def _laws(results: Results) -> Table:
         found = law(group)
         if found is not None:
             numbers = [_number(v) for v in (found.mu, found.sigma, found.exponent)]
-            rows.append([f"{results.places[group.task, group.setting]}: {group.label}", *numbers])
+            rows.append([_runs(results, group), *numbers])
     return Table("S = mu L + sigma L^H Z, over all off-policy answers", ["method", "mu", "sigma", "H"], rows)
 
 
@@ -188,21 +190,44 @@ def _directions(results: Results) -> Table:
     return Table("Cosine between the clipped and the true update", head, rows)
 
 
+def _same_rate(results: Results) -> Table:
+    """What each band's shape does to the reference's answers, mean over seeds."""
+    rows = []
+    for group in _of_reference(results):
+        entries = _entries(group, "length")
+        if entries:
+            values = [mean_of([e[name][key] for e in entries if name in e]) for key in ("lre", "flatness")
+                      for name in WHOLE_ANSWERS]  # fmt: skip
+            rows.append([_runs(results, group), *map(_number, values[:3]), *map(_percent, values[3:])])
+    widths = ("sqrt(L), FSPO", "L, GSPO", "fixed, RLOO")
+    head = ["runs", *(f"LRE: {w}" for w in widths), *(f"flatness, points: {w}" for w in widths)]
+    return Table("Bands of three widths, each clipping 10 % of the same answers", head, rows)
+
+
 def _attributes(results: Results) -> Table:
     """LRE over other attributes than length, mean over seeds."""
     rows = []
-    for group in results.groups:
-        if group.method != results.suite.reference:
-            continue
-        entries = [entry for row in group.rows for entry in json.loads(row["attributes"] or "[]")]
-        for by in dict.fromkeys(entry["by"] for entry in entries):
-            cells = [
-                _number(mean_of([e[kind]["lre"] for e in entries if e["by"] == by and kind in e]))
-                for kind in ("own", "pooled", "partition")
-            ]
-            rows.append([f"{results.places[group.task, group.setting]}: {group.label}, by {by}", *cells])
+    for group in _of_reference(results):
+        for by in ATTRIBUTES:
+            entries = _entries(group, by)
+            cells = [_number(mean_of([e[kind]["lre"] for e in entries])) for kind in ("own", "pooled", "partition")]
+            if entries:
+                rows.append([f"{_runs(results, group)}, by {by}", *cells])
     head = ["runs", "as it clipped", "one band at 10 %", "a band for each part at 10 %"]
     return Table("LRE over other attributes than length, second half of the steps", head, rows)
+
+
+def _of_reference(results: Results) -> list[Group]:
+    return [group for group in results.groups if group.method == results.suite.reference]
+
+
+def _entries(group: Group, by: str) -> list[dict[str, Any]]:
+    """What each run measured over an attribute."""
+    return [entry for row in group.rows for entry in json.loads(row["attributes"] or "[]") if entry["by"] == by]
+
+
+def _runs(results: Results, group: Group) -> str:
+    return f"{results.places[group.task, group.setting]}: {group.label}"
 
 
 def parameters(group: Group) -> str:
