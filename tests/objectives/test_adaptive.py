@@ -31,7 +31,7 @@ def outside(objective: fspo.objectives.FSPOAdaptive, S: torch.Tensor, L: torch.T
 @pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_reaches_ten_percent_in_every_bin_from_a_wrong_start(factor: float, heavy: bool) -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_start=factor * TRUE_C)
+    objective = fspo.objectives.FSPOAdaptive(c_start=factor * TRUE_C, c_max=0.2)
     rng = np.random.default_rng(0)
     for _ in range(200):
         for staleness in (1, 2):
@@ -76,7 +76,7 @@ def test_hard_caps_hold_whatever_is_observed() -> None:
 
 
 def test_the_loss_uses_the_band_of_its_staleness() -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_start=0.05)
+    objective = fspo.objectives.FSPOAdaptive(c_start=0.05, c_max=0.2)
     logprobs, mask = torch.full((1, 4), 0.03), torch.ones(1, 4, dtype=torch.bool)  # S = 0.12, band ± 0.1
     out = objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=1)
     assert float(out.loss) == pytest.approx(-math.exp(0.1), rel=1e-6)

@@ -56,7 +56,7 @@ class FSPOAdaptive(Objective):
     clip_rate: float = Field(0.1, gt=0, lt=1, description="wanted share outside the band, both sides together")
     c_start: float = Field(0.03, gt=0, description="half-width until the first update has been seen")
     c_min: float = Field(1e-3, gt=0, description="the half-width is never less: nothing is clipped for rounding noise")
-    c_max: float = Field(0.2, gt=0, description="the half-width is never more: a hard cap on the policy's move")
+    c_max: float = Field(0.05, gt=0, description="the half-width is never more: a hard cap on the policy's move")
     dual: float | None = Field(2.0, gt=0, description="dual clip for A < 0, in half-widths above the drift")
     memory: int = Field(30, ge=1, description="updates that the moving averages remember")
     step: float = Field(0.01, gt=0, lt=1, description="step of log u for an update with nothing outside")
