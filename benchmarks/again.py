@@ -1,0 +1,43 @@
+"""Does a second run of a suite say the same?  python benchmarks/again.py SUITE FIRST SECOND
+
+FIRST and SECOND are results files (or their folders) of the same suite. Cells are matched by their whole configuration:
+how many have the same accuracy at every evaluation, and how many means of the second lie inside the first's intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def main() -> None:
+    from fspo.comparing.results import Results
+    from fspo.comparing.statistics import summary
+    from fspo.comparing.store import read
+    from fspo.comparing.suite import Plan, load
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite")
+    parser.add_argument("files", nargs=2, type=Path)
+    given = parser.parse_args()
+    suite = load(given.suite)
+    plan = Plan(suite)
+    first, second = (plan.finished(read(p / "results.parquet" if p.is_dir() else p)) for p in given.files)
+    old = {row["key"]: row for row in first}
+    both = [(old[row["key"]], row) for row in second if row["key"] in old]
+    same = sum(a["eval_accuracy"] == b["eval_accuracy"] for a, b in both)
+    codes = {row["commit"][:10] for row, _ in both}, {row["commit"][:10] for _, row in both}
+    print(f"cells in both: {len(both)}, of code {', '.join(codes[0])} and {', '.join(codes[1])}")
+    print(f"with the same accuracy at every evaluation: {same}")
+    groups = {(g.task, g.setting, g.label): g for g in Results([a for a, _ in both], suite).groups}
+    inside = total = 0
+    for group in Results([b for _, b in both], suite).groups:
+        mine, theirs = summary(group).final, summary(groups[group.task, group.setting, group.label]).final
+        if mine is not None and theirs is not None and theirs.low is not None and theirs.high is not None:
+            total += 1
+            inside += theirs.low <= mine.value <= theirs.high
+    print(f"means of the second inside the first's intervals: {inside} of {total}")
+
+
+if __name__ == "__main__":
+    main()
