@@ -23,15 +23,21 @@ SKILL = {"fspo": 0.62, "adaptive": 0.6, "fspo zero": 0.58, "gspo": 0.5, "rloo": 
 SIGMA, MU = 0.03, -0.00045
 
 
-def suite(methods=("fspo", "gspo", "rloo", "grpo"), tasks=("sort", "add"), settings=("default",), every=False, **extra):
+def suite(methods=("fspo", "gspo", "rloo", "grpo"), tasks=("sort", "add"), settings=("default",), trials=(), **extra):
+    """`trials` are values of the clip parameter, of every method, all of which are run."""
     return SimpleNamespace(
         title=extra.get("title", "Does a fair band learn more?"),
         reference=methods[0],
-        methods=dict.fromkeys(methods),
+        methods={method: SimpleNamespace(trials=[_trial(method, x) for x in trials]) for method in methods},
         tasks=dict.fromkeys(tasks),
         settings=dict.fromkeys(settings),
-        tuning=SimpleNamespace(all=every),
+        tuning=SimpleNamespace(all=bool(trials)),
     )
+
+
+def _trial(method, x):
+    key = "c" if METHODS.get(method, METHODS["fspo"])["name"].startswith("fspo") else "clip"
+    return {f"{key}_low": x, f"{key}_high": x}
 
 
 def band(objective, L):
@@ -102,20 +108,18 @@ def row(method, task, setting, seed, *, objective, trial=-1, x=None, failed=Fals
     }  # fmt: skip
 
 
-def rows(given, seeds=8, fail=(), trials=None):
-    """Of every cell of the suite; `fail` has (method, seed), `trials` the values of c_low of every method."""
+def rows(given, seeds=8, fail=()):
+    """Of every cell of the suite; `fail` has (method, seed)."""
     found = []
     for task in given.tasks:
         for setting in given.settings:
-            for method in given.methods:
+            for method, values in given.methods.items():
                 objective = METHODS.get(method, METHODS["fspo"])
-                for k, x in enumerate(trials or [None]):
-                    key = "c_low" if objective["name"].startswith("fspo") else "clip_low"
-                    high = key.replace("low", "high")
-                    own = objective if x is None else objective | {key: x, high: x}
+                for k, trial in enumerate(values.trials or [{}]):
+                    x = next(iter(trial.values()), None)
                     for seed in range(seeds):
                         found.append(
-                            row(method, task, setting, seed, objective=own, trial=-1 if x is None else k, x=x,
+                            row(method, task, setting, seed, objective=objective | trial, trial=k if trial else -1, x=x,
                                 failed=(method, seed) in fail)
                         )  # fmt: skip
     return found

@@ -140,8 +140,8 @@ def test_several_settings(tmp_path):
 
 
 def test_all_trials(tmp_path):
-    given = suite(("fspo", "gspo"), ("sort",), every=True)
-    made = rows(given, seeds=3, trials=[0.003, 0.03, 0.3])
+    given = suite(("fspo", "gspo"), ("sort",), trials=[0.003, 0.03, 0.3])
+    made = rows(given, seeds=3)
     found = checked(page.write(made, given, tmp_path / "page.html"), ("overview", "sensitivity", "tables"))
     assert sum(tag == "svg" for tag, _ in found.tags) == 4
     assert "0.01" in found.texts  # a tick of the logarithmic axis
@@ -149,6 +149,8 @@ def test_all_trials(tmp_path):
     swept = cells(text, "IQM of final accuracy by clip parameter, %")
     assert swept["gspo"]["trial 2"].startswith("0.03: ")
     assert cells(text, "sort")["fspo 0.03"]["parameters"] == "c_low=0.03 c_high=0.03 drift=kl"
+    ones = suite(("fspo",), ("sort",), trials=[1.0])  # also the default of another field, which is not shown
+    assert cells(table.text(rows(ones, seeds=1), ones), "sort")["fspo 1"]["parameters"] == "c_low=1 c_high=1 drift=kl"
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path):

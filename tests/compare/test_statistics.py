@@ -188,8 +188,8 @@ def test_names_do_not_matter(names, random):
 def test_only_tests_count_and_trials_are_apart_where_all_are_wanted():
     tuned = [row | {"phase": "tune", "final": 0.0} for row in ROWS]
     assert [len(g.rows) for g in groups(ROWS + tuned, SUITE)] == [4] * 6
-    swept = suite(("fspo", "gspo"), ("sort",), every=True)
-    found = groups(rows(swept, seeds=2, trials=[0.01, 0.1]), swept)
+    swept = suite(("fspo", "gspo"), ("sort",), trials=[0.01, 0.1])
+    found = groups(rows(swept, seeds=2), swept)
     assert [(g.label, g.trial, len(g.rows)) for g in found] == [
         ("fspo 0.01", 0, 2), ("fspo 0.1", 1, 2), ("gspo 0.01", 0, 2), ("gspo 0.1", 1, 2)
     ]  # fmt: skip

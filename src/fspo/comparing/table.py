@@ -155,7 +155,7 @@ def _place(results: Results, place: tuple[str, str]) -> Table:
             NONE if c is None else _percent(c.clip_rate),
             NONE if c is None else _number(c.lre),
             NONE if c is None else _percent(c.flatness),
-            parameters(group),
+            _parameters(group, results.suite),
         ])  # fmt: skip
     head = ["method", "seeds", "final accuracy, %", "area under curve, %", "worst length bin, %", "collapsed", "spikes",
             "length, end / start", "clip rate, %", "LRE", "flatness, points", "parameters"]  # fmt: skip
@@ -230,13 +230,13 @@ def _runs(results: Results, group: Group) -> str:
     return f"{results.places[group.task, group.setting]}: {group.label}"
 
 
-def parameters(group: Group) -> str:
-    """What the objective sets otherwise than its defaults, and the trial's value also where it is the default."""
+def _parameters(group: Group, suite: Any) -> str:
+    """What the objective sets otherwise than its defaults, and what a trial sets also where it is the default."""
     row = group.rows[0]
     values = json.loads(row["objective"])
     fields = objectives.REGISTRY[values["name"]].model_fields
-    tried = None if row["trial"] < 0 else row["x"]
-    own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or (tried and v == tried))}
+    tried = {} if row["trial"] < 0 else suite.methods[group.method].trials[row["trial"]]
+    own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or k in tried)}
     return " ".join(f"{k}={_plain(v)}" for k, v in own.items()) or NONE
 
 
