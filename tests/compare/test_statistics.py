@@ -268,6 +268,7 @@ def test_the_law_of_sums_is_that_of_all_answers_and_every_draw_is_fitted_by_itse
         {"name": "fspo", "c_low": 0.02, "c_high": 0.04, "drift": "kl"},
         {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "zero"},
         {"name": "fspo", "c_low": 0.02, "c_high": 0.02, "exponent": 0.6, "drift": "kl"},
+        {"name": "fspo", "c_low": 0.2, "c_high": 0.2, "exponent": 0.0, "drift": "zero"},
         {"name": "fspo_studentized", "c_low": 1.0, "c_high": 1.5, "drift": "kl"},
         {"name": "rloo"},
         {"name": "gspo", "clip_low": 3e-3, "clip_high": 4e-3},

@@ -14,7 +14,7 @@ from fspo.auditing.bins import Bins, quantile_edges
 from fspo.comparing.statistics import CONFIDENCE, Estimate, Floats, Group, estimate, tail, weights
 from fspo.fairness.measure import FairnessReport
 from fspo.fairness.scaling import fit_of_sums
-from fspo.report.panels.statistics import PER_TOKEN, RunBand, fixed_range, log_bounds
+from fspo.report.panels.statistics import PER_TOKEN, RunBand, exponent, fixed_range, log_bounds
 from fspo.report.text import number
 
 LENGTH_BINS = 6
@@ -190,7 +190,7 @@ def _bounds(objective: dict[str, Any], stage: dict[str, Any], L: Floats) -> tupl
     if centre is None:
         lowest = -c_low * c_low / 2 if drift == "bounded" else -np.inf
         centre = 0.0 if drift == "zero" else max(stage["mu"], lowest)
-    return RunBand(centre, unit * c_low, unit * c_high, number(objective.get("exponent")) or 0.5).bounds(L)
+    return RunBand(centre, unit * c_low, unit * c_high, exponent(objective)).bounds(L)
 
 
 def _first(*values: Any) -> float | None:

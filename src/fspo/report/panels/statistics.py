@@ -47,6 +47,12 @@ class RunBand:
         return f"μL ± c{power}, μ = {short(self.mu)}, c = {width}"
 
 
+def exponent(objective: dict[str, Any]) -> float:
+    """H of an objective's width c L^H; 0 is a fixed range, and without a word it is a half."""
+    given = number(objective.get("exponent"))
+    return 0.5 if given is None else given
+
+
 def run_band(run: Run) -> RunBand | None:
     """From the last steps' metrics where the trainer wrote it there, else from the configuration."""
     records, objective = run.records, run.objective
@@ -74,7 +80,7 @@ def run_band(run: Run) -> RunBand | None:
             c_low, c_high = number(objective.get("c_low")), number(objective.get("c_high"))
     if mu is None or c_low is None or c_high is None:
         return None
-    return RunBand(mu, c_low, c_high, number(objective.get("exponent")) or 0.5)
+    return RunBand(mu, c_low, c_high, exponent(objective))
 
 
 def last_scale(run: Run) -> tuple[Calibration, Floats] | None:
