@@ -26,8 +26,8 @@ def main() -> None:
     old = {row["key"]: row for row in first}
     both = [(old[row["key"]], row) for row in second if row["key"] in old]
     same = sum(a["eval_accuracy"] == b["eval_accuracy"] for a, b in both)
-    codes = {row["commit"][:10] for row, _ in both}, {row["commit"][:10] for _, row in both}
-    print(f"cells in both: {len(both)}, of code {', '.join(codes[0])} and {', '.join(codes[1])}")
+    codes = [", ".join(sorted({row["commit"][:10] for row in rows})) for rows in zip(*both, strict=True)]
+    print(f"cells in both: {len(both)}, of code {' and '.join(codes)}")
     print(f"with the same accuracy at every evaluation: {same}")
     groups = {(g.task, g.setting, g.label): g for g in Results([a for a, _ in both], suite).groups}
     inside = total = 0

@@ -227,7 +227,7 @@ def test_pooled_fairness_is_that_of_all_answers():
         for length, n, kept in zip(row["lengths"], row["count"], row["accepted"], strict=True):
             lengths += [length] * int(n)
             accepted += [1.0] * round(kept) + [0.0] * round(n - kept)
-    want = measure(lengths, accepted, clipping.LENGTH_BINS)
+    want = measure(lengths, accepted, clipping.BINS)
     found = clipping.clipping(group)
     for got, bin in zip(found.report.bins, want.bins, strict=True):
         assert (got.label, got.count) == (bin.label, bin.count)

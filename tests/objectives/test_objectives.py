@@ -42,7 +42,8 @@ def test_answers_without_advantage_are_in_no_clip_rate() -> None:
     assert objective(logprobs, old, A, mask).metrics["clip_rate"] == 0.5
     assert objective(logprobs, old, 0 * A, mask).metrics["clip_rate"] == 0
     tokens = A[:, None] * torch.ones_like(logprobs)
-    tokens[3] = torch.where(mask[3], 0.0, 1.0)  # an advantage outside the answer is none
+    mask[3, -1] = False
+    tokens[3, -1] = 1.0  # an advantage outside the answer is none
     by_token = fspo.objectives.get("grpo")(logprobs, old, tokens, mask)
     assert by_token.metrics["clip_rate"] == 0.5
 

@@ -11,13 +11,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from fspo.auditing.bins import Bins, quantile_edges
+from fspo.comparing.outcome import BINS
 from fspo.comparing.statistics import CONFIDENCE, Estimate, Floats, Group, estimate, tail, weights
 from fspo.fairness.measure import FairnessReport
 from fspo.fairness.scaling import fit_of_sums
 from fspo.report.panels.statistics import PER_TOKEN, RunBand, exponent, fixed_range, log_bounds
 from fspo.report.text import number
-
-LENGTH_BINS = 6
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def clipping(group: Group) -> Clipping | None:
     live = count.sum(0) > 0
     lengths, count, clipped = lengths[live], count[:, live], np.maximum(count - accepted, 0)[:, live]
     rows = count.sum(0)
-    bins = Bins.cut(quantile_edges({"length": lengths, "count": rows}, LENGTH_BINS), lengths)
+    bins = Bins.cut(quantile_edges({"length": lengths, "count": rows}, BINS), lengths)
     inside = (bins.index[:, None] == np.arange(len(bins.used))).astype(np.float64)
     report = bins.report(clipped.sum(0), CONFIDENCE, rows)
 

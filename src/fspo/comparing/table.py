@@ -191,14 +191,16 @@ def _directions(results: Results) -> Table:
 
 
 def _same_rate(results: Results) -> Table:
-    """What each band's shape does to the reference's answers, mean over seeds."""
+    """What each band's shape does to the reference's answers, mean over seeds; where every run has measured it."""
     rows = []
     for group in _of_reference(results):
         entries = _entries(group, "length")
-        if entries:
-            values = [mean_of([e[name][key] for e in entries if name in e]) for key in ("lre", "flatness")
-                      for name in WHOLE_ANSWERS]  # fmt: skip
-            rows.append([_runs(results, group), *map(_number, values[:3]), *map(_percent, values[3:])])
+        if len(entries) == len(group.rows):
+            lre, flatness = (
+                [mean_of([e[name][key] for e in entries if name in e]) for name in WHOLE_ANSWERS]
+                for key in ("lre", "flatness")
+            )
+            rows.append([_runs(results, group), *map(_number, lre), *map(_percent, flatness)])
     widths = ("sqrt(L), FSPO", "L, GSPO", "fixed, RLOO")
     head = ["runs", *(f"LRE: {w}" for w in widths), *(f"flatness, points: {w}" for w in widths)]
     return Table("Bands of three widths, each clipping 10 % of the same answers", head, rows)
