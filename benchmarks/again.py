@@ -1,7 +1,10 @@
-"""Does a second run of a suite say the same?  python benchmarks/again.py SUITE FIRST SECOND
+"""Compare two runs of the same suite, cell by cell.
 
-FIRST and SECOND are results files (or their folders) of the same suite. Cells are matched by their whole configuration:
-how many have the same accuracy at every evaluation, and how many means of the second lie inside the first's intervals.
+    python benchmarks/again.py SUITE FIRST SECOND
+
+FIRST and SECOND are results files (or their folders). Cells are matched by their whole configuration. Printed are the
+number of cells with the same accuracy at every evaluation, and the number of means of the second run that lie inside
+the intervals of the first.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ from pathlib import Path
 
 
 def main() -> None:
-    from fspo.comparing.results import Results
-    from fspo.comparing.statistics import summary
-    from fspo.comparing.store import read
-    from fspo.comparing.suite import Plan, load
+    from fspo.comparisons.plan import Plan
+    from fspo.comparisons.seed_statistics import summary
+    from fspo.comparisons.store import read
+    from fspo.comparisons.suite import load
+    from fspo.comparisons.suite_results import SuiteResults
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite")
@@ -29,14 +33,14 @@ def main() -> None:
     codes = [", ".join(sorted({row["commit"][:10] for row in rows})) for rows in zip(*both, strict=True)]
     print(f"cells in both: {len(both)}, of code {' and '.join(codes)}")
     print(f"with the same accuracy at every evaluation: {same}")
-    groups = {(g.task, g.setting, g.label): g for g in Results([a for a, _ in both], suite).groups}
+    groups = {(g.task, g.setting, g.label): g for g in SuiteResults([a for a, _ in both], suite).groups}
     inside = total = 0
-    for group in Results([b for _, b in both], suite).groups:
+    for group in SuiteResults([b for _, b in both], suite).groups:
         mine, theirs = summary(group).final, summary(groups[group.task, group.setting, group.label]).final
         if mine is not None and theirs is not None and theirs.low is not None and theirs.high is not None:
             total += 1
             inside += theirs.low <= mine.value <= theirs.high
-    print(f"means of the second inside the first's intervals: {inside} of {total}")
+    print(f"means of the second run inside the intervals of the first: {inside} of {total}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/audit.py [--rows 10000000] [--tokens 100000000] [--repeats 7]
 
-Writes a Parquet file of answers (polars' default compression, and snappy) and one of per-token log-probs in a row
-group of each 10,000 answers and in a single row group, in a temporary folder. Scan (a streaming sum of every column)
-and audit run in turn, each in a process of its own that lives through all rounds; the first round is not counted. Peak
-memory is each process's own high-water mark, libraries included.
+Writes four Parquet files into a temporary folder: answers, with polars' default compression and with snappy, and
+per-token log-probs, in row groups of 10,000 answers and in a single row group. A scan (streaming sum of every column)
+and the audit take turns, each in its own process, which stays alive for all rounds; the first round is not counted.
+Peak memory is the high-water mark of a process, libraries included.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -47,8 +49,8 @@ def write_answers(path: Path, n: int) -> None:
     scan.sink_parquet(path.with_name("snappy.parquet"), compression="snappy")
 
 
-def write_tokens(path: Path, tokens: int, rows_a_group: int) -> None:
-    """Lists of 100 to 900 log-probs, float32, new and old."""
+def write_tokens(path: Path, tokens: int, rows_per_group: int) -> None:
+    """Lists of 100 to 900 log-probs in float32, current and old."""
     rng = np.random.default_rng(0)
     kind = pa.list_(pa.float32())
     schema = pa.schema([("logprobs", kind), ("old_logprobs", kind), ("advantage", pa.float32())])
@@ -64,21 +66,13 @@ def write_tokens(path: Path, tokens: int, rows_a_group: int) -> None:
                 advantage = pa.array(rng.standard_normal(len(L)).astype(np.float32))
                 held.append(pa.record_batch([*lists, advantage], schema))
                 tokens -= int(offsets[-1])
-            if tokens <= 0 or sum(len(b) for b in held) >= rows_a_group:
-                writer.write_table(pa.Table.from_batches(held), row_group_size=rows_a_group)
+            if tokens <= 0 or sum(len(b) for b in held) >= rows_per_group:
+                writer.write_table(pa.Table.from_batches(held), row_group_size=rows_per_group)
                 held = []
 
 
 def worker(what: str, path: str, pipe: Connection) -> None:
-    if what == "audit":
-        import fspo
-
-        run = fspo.audit
-    else:
-
-        def run(name: str) -> object:
-            return pl.scan_parquet(name).select(_total(pl.scan_parquet(name))).collect(engine="streaming")
-
+    run = _audit if what == "audit" else _scan
     while pipe.recv():
         start, used = time.perf_counter(), time.process_time()
         run(path)
@@ -86,7 +80,18 @@ def worker(what: str, path: str, pipe: Connection) -> None:
         pipe.send((*times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
-def _total(scan: pl.LazyFrame) -> list[pl.Expr]:
+def _audit(name: str) -> object:
+    import fspo
+
+    return fspo.audit(name)
+
+
+def _scan(name: str) -> object:
+    table = pl.scan_parquet(name)
+    return table.select(_totals(table)).collect(engine="streaming")
+
+
+def _totals(scan: pl.LazyFrame) -> list[pl.Expr]:
     kinds = scan.collect_schema()
     lists = [name for name, kind in kinds.items() if isinstance(kind, pl.List)]
     return [pl.col(name).explode().sum() if name in lists else pl.col(name).sum() for name in kinds]
@@ -100,7 +105,7 @@ class Cost:
 
 
 def measure(path: Path, repeats: int) -> tuple[Cost, Cost]:
-    """What a scan and an audit cost."""
+    """The cost of a scan and of an audit of the same file."""
     spawn = multiprocessing.get_context("spawn")
     costs = {"scan": Cost(), "audit": Cost()}
     pipes, processes = {}, []
@@ -136,8 +141,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         answers, tokens, single = folder / "zstd.parquet", folder / "tokens.parquet", folder / "single.parquet"
-        jobs = [(write_answers, (answers, args.rows)), (write_tokens, (tokens, args.tokens, 10_000)),
-                (write_tokens, (single, args.tokens, args.tokens))]  # fmt: skip
+        jobs: list[tuple[Callable[..., None], Any]] = [
+            (write_answers, (answers, args.rows)),
+            (write_tokens, (tokens, args.tokens, 10_000)),
+            (write_tokens, (single, args.tokens, args.tokens)),
+        ]
         for target, values in jobs:
             process = spawn.Process(target=target, args=values)
             process.start()

@@ -1,7 +1,9 @@
-"""What a cell of `fspo compare` costs beside the same `fspo train` alone: python benchmarks/cell.py [--repeats 5]
+"""The time of a cell of `fspo compare`, compared with the same `fspo train` alone.
 
-Both in one process with one thread, in turn; the cell also measures the run's folder and makes its row. What the driver
-then does with the row (`store.add`, `plan.ready`) is timed on a store of as many rows as the headline suite has.
+    python benchmarks/cell.py [--repeats 5]
+
+Both run in turn in one process with one thread; the cell also evaluates the run folder and builds its row. The work of
+the driver per row (`store.add`, `plan.ready`) is timed on a store of 430 rows, more than the headline suite has.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def main() -> None:
-    from fspo.comparing.cell import make_start, run_cell
-    from fspo.comparing.store import Store
-    from fspo.comparing.suite import Plan, load
-    from fspo.local.config import TrainConfig
-    from fspo.local.loop import train
-    from fspo.local.runtime import quiet
+    from fspo.comparisons.cell import make_start, run_cell
+    from fspo.comparisons.plan import Plan
+    from fspo.comparisons.store import Store
+    from fspo.comparisons.suite import load
+    from fspo.config import TrainConfig
+    from fspo.runtime import quiet
+    from fspo.training.loop import train
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
@@ -53,7 +56,7 @@ def main() -> None:
             plan.ready(store.rows, (), plan.warm)
             driver.append(time.perf_counter() - began)
     a, b, c = (statistics.median(values) for values in (alone, inside, driver))
-    print(f"fspo train alone {a:.2f} s, as a cell {b:.2f} s ({b / a - 1:+.1%}), driver {c:.3f} s a cell ({c / a:.1%})")
+    print(f"fspo train alone {a:.2f} s, as a cell {b:.2f} s ({b / a - 1:+.1%}), driver {c:.3f} s/cell ({c / a:.1%})")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/chunked_logprob.py [--tokens 2048] [--hidden 1024] [--vocabulary 151936] [--repeats 5]
 
-Time is a forward and a backward, interleaved, median. Peak memory is the resident high-water mark of the
-process (VmHWM, reset before each call) above what was resident before the call, minus the two gradients that
-are the result.
+Time is the median of one forward and one backward pass; the methods take turns. Peak memory is the resident high-water
+mark of the process (VmHWM, reset before each call) minus the memory resident before the call and minus the two
+gradients, which are the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from fspo.local.logprobs import token_logprobs
+from fspo.model.logprobs import token_logprobs
 
 Method = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -72,7 +72,7 @@ def main() -> None:
     def run(fn: Method) -> tuple[float, float]:
         hidden.grad = weight.grad = None
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # else freed memory that is still resident would hide the peak
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory that is still resident would hide the peak
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
         start = time.perf_counter()
@@ -87,7 +87,7 @@ def main() -> None:
     for repeat in range(args.repeats + 1):
         for name, fn in methods.items():
             seconds, peak = run(fn)
-            if repeat == 0:  # the first round warms up and gives the gradients to compare
+            if repeat == 0:  # the first round is a warm-up; its gradients are compared
                 grads[name] = (hidden.grad.clone(), weight.grad.clone())
                 continue
             times[name].append(seconds)
@@ -99,9 +99,10 @@ def main() -> None:
     for name in methods:
         median, peak = statistics.median(times[name]), max(peaks[name])
         errors = [((a - b).norm() / b.norm()).item() for a, b in zip(grads[name], grads["full logits"], strict=True)]
+        worst[name] = max(errors)
         print(
             f"{name:12s} {median:7.2f} s  {median / base:5.2f}x  peak extra {peak:7.0f} MB "
-            f"({100 * peak / logits_mb:5.1f} %)  gradient error {max(errors):.1e}"
+            f"({100 * peak / logits_mb:5.1f} %)  gradient error {worst[name]:.1e}"
         )
     mine, theirs = statistics.median(times["fspo"]), statistics.median(times["trl"])
     share = max(peaks["fspo"]) / logits_mb

@@ -1,10 +1,10 @@
-"""The clip rate of every method by answer length, computed by the objectives themselves on simulated token log-ratios.
+"""The clip rate of every method by response length, computed by the objectives on simulated token log-ratios.
 
     python benchmarks/clip_by_length.py --figure out/clip_by_length.png
 
-Tokens are independent Gaussians with sigma = 0.02 and the drift of a real importance ratio, -sigma^2 / 2. A response is
-clipped if the objective takes its gradient away for one sign of the advantage or the other; objectives that look at
-tokens, or bend weights softly, count by the share of the gradient they take away.
+Token log-ratios are independent Gaussians with sigma = 0.02 and the drift of an importance ratio, -sigma^2 / 2. A
+response counts as clipped if the objective removes its gradient for either sign of the advantage; for objectives that
+clip tokens or change weights softly, the share of the gradient that they remove is counted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TOKENS_AT_ONCE = 2**21
 
 
 def rates(names: list[str], responses: int, seed: int = 0) -> dict[str, list[float]]:
-    """Share of the gradient taken away, either way, by method and length."""
+    """The share of the gradient that is removed for either sign of the advantage, by method and length."""
     table: dict[str, list[float]] = {name: [] for name in names}
     objectives = {name: fspo.objectives.get(name, **PARAMETERS.get(name, {})) for name in names}
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(100):  # what the adaptive band learns from: the sums of answers of all lengths
+    for _ in range(100):  # the adaptive band learns from log-ratios of responses of all lengths
         L = torch.tensor(LENGTHS)[torch.randint(len(LENGTHS), (512,), generator=generator)].double()
         noise = torch.randn(512, generator=generator, dtype=torch.float64)
         objectives["fspo_adaptive"].observe(SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L)
@@ -44,9 +44,9 @@ def rates(names: list[str], responses: int, seed: int = 0) -> dict[str, list[flo
     return table
 
 
-# The drift is given: estimated from one batch of a single long response it would be that response's own mean.
+# The drift is given: estimated from a batch of one long response it would be the mean of that response.
 PARAMETERS: dict[str, dict] = {
-    "fspo": {"drift": -(SIGMA**2) / 2},
+    "fspo": {"drift": -(SIGMA**2) / 2, "c_low": 0.03, "c_high": 0.03},
     "fspo_studentized": {"drift": -(SIGMA**2) / 2, "c_low": 1.5, "c_high": 1.5},
 }
 
@@ -61,8 +61,8 @@ def figure(table: dict[str, list[float]], path: Path) -> None:
     axes = plt.figure(figsize=(7.2, 4.2), layout="constrained").subplots()
     for name, colour in shown.items():
         axes.plot(LENGTHS, table[name], "o-", color=colour, label=name, lw=2.5 if name == "fspo" else 1.4, ms=4)
-    axes.set(xscale="log", ylim=(-0.02, 1.02), xlabel="answer length, tokens", ylabel="clip rate")
-    axes.set_title(f"Clip rate by answer length, sigma = {SIGMA}, each method at its default", fontsize=11)
+    axes.set(xscale="log", ylim=(-0.02, 1.02), xlabel="response length, tokens", ylabel="clip rate")
+    axes.set_title(f"Clip rate by response length, sigma = {SIGMA}, c = 0.03 for FSPO", fontsize=11)
     axes.set_xticks(LENGTHS, [f"{L:,}" for L in LENGTHS])
     axes.minorticks_off()
     axes.grid(alpha=0.25)
@@ -74,10 +74,10 @@ def figure(table: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figure", type=Path, help="save the figure here")
-    parser.add_argument("--responses", type=int, default=1024, help="responses for each length")
+    parser.add_argument("--responses", type=int, default=1024, help="responses per length")
     arguments = parser.parse_args()
     table = rates(fspo.objectives.names(), arguments.responses)
-    print(f"clip rate by answer length: {arguments.responses:,} responses a column, sigma = {SIGMA}\n")
+    print(f"clip rate by response length: {arguments.responses:,} responses per length, sigma = {SIGMA}\n")
     print(f"{'':>17}" + "".join(f"{L:>8,}" for L in LENGTHS) + "   flatness")
     for name, row in table.items():
         print(f"{name:>17}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{max(row) - min(row):>11.3f}")

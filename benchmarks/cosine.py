@@ -1,10 +1,10 @@
-"""The measured cosine between clipped and true update, and its bound, on a small transformer that is being trained.
+"""The measured cosine between clipped and true update, and its bound, on a small transformer during training.
 
     python benchmarks/cosine.py
 
-A Qwen3 of two layers answers with random token strings of 8 to 64 tokens; it is moved by a few optimiser steps of
-the unclipped objective, and at each step the gradients of the responses in each bin of length are compared, for three
-rules that leave the same share of responses outside.
+A Qwen3 of two layers samples responses of 8 to 64 tokens and is trained for a few optimiser steps with the unclipped
+objective. At each step the gradients of each bin of length are compared for three objectives whose ranges leave the
+same share of responses outside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VOCABULARY, RESPONSES, LONGEST = 32, 192, 64
 
 
 def at_rate(S: Tensor, L: Tensor, rate: float) -> dict[str, fspo.objectives.Objective]:
-    """The three sequence rules, each with the clip parameter that leaves the same share of these responses outside."""
+    """Three sequence-level objectives, each with the range that leaves the same share of these responses outside."""
     mu = float(S.sum() / L.sum())
 
     def width(x: Tensor) -> float:
@@ -30,7 +30,7 @@ def at_rate(S: Tensor, L: Tensor, rate: float) -> dict[str, fspo.objectives.Obje
 
     c, mean, total = width((S - mu * L) / L.sqrt()), width(S / L), width(S)
     return {
-        "fspo": fspo.objectives.get("fspo", c_low=c, c_high=c, drift="kl"),
+        "fspo": fspo.objectives.get("fspo", c_low=c, c_high=c, drift="kl", dual=None),
         "gspo": fspo.objectives.get("gspo", clip_low=-math.expm1(-mean), clip_high=math.expm1(mean)),
         "rloo": fspo.objectives.get("rloo", clip_low=-math.expm1(-total), clip_high=math.expm1(total)),
     }
@@ -62,14 +62,14 @@ def sample(model: torch.nn.Module, generator: torch.Generator) -> Tensor:
 
 
 def run(updates: int, seed: int, rate: float = 0.1) -> list[tuple[str, int, MeasuredCosine]]:
-    """(method, update, both sides) for a model trained on one batch of its own samples."""
+    """(method, update, cosine and bounds) for a model trained on one batch of its own samples."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = tiny_model(seed)
     tokens = sample(model, generator)
     lengths = torch.randint(8, LONGEST + 1, (RESPONSES,), generator=generator)
     mask = torch.arange(LONGEST) < lengths.unsqueeze(-1)
-    # Reward: the share of a wanted token, so that length and advantage are not related.
+    # The reward is the share of one token, so that length and advantage are independent.
     rewards = ((tokens[:, 1:] == 7) & mask).sum(-1) / lengths
     advantages = (rewards - rewards.mean()) / rewards.std()
     old = logprobs_of(model, tokens).detach()
@@ -80,10 +80,10 @@ def run(updates: int, seed: int, rate: float = 0.1) -> list[tuple[str, int, Meas
         logprobs = logprobs_of(model, tokens)
         S = torch.where(mask, logprobs - old, 0.0).sum(-1)
         true = S.exp() * advantages
-        if update:  # the first is on-policy: nothing is clipped
+        if update:  # the first update is on-policy: nothing is clipped
             for name, objective in at_rate(S.detach(), lengths.float(), rate).items():
                 accepted = objective(logprobs, old, advantages, mask).accepted
-                # Each rule's gate on the same unclipped update, so that only fairness differs.
+                # All objectives gate the same unclipped update, so that only their acceptance differs.
                 result = fspo.fairness.measure_cosine(true, true * accepted, accepted, index, model.parameters())
                 rows.append((name, update, result))
         optimizer.zero_grad()

@@ -1,12 +1,10 @@
-"""Log-probs forward and backward: fspo's packed forward against the padded Hugging Face forward that TRL
-calls.
+"""Log-probs, forward and backward: fspo's packed forward against the padded Hugging Face forward that TRL uses.
 
-    python benchmarks/forward_backward.py [--smol FOLDER] [--repeats 5] [--threads 2] [--budget 4096] [--rows
-    8]
+    python benchmarks/forward_backward.py [--smol FOLDER] [--repeats 5] [--threads 2] [--budget 4096] [--rows 8]
 
-One optimizer update's work: half the rollout, gradients of a weighted sum of log-probs. The padded side pads
-prompts left and completions right, keeps logits of the completion only, and takes `--rows` sequences at a
-time (0: all).
+The work of one update: half of the rollout, gradients of a weighted sum of log-probs. The padded version pads prompts
+on the left and completions on the right, keeps only the logits of the completions, and processes `--rows` sequences at
+a time (0: all).
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ import time
 
 import torch
 
-from fspo.local.batch import Batch, split
-from fspo.local.forward import logprobs
-from fspo.local.models import Policy
+from fspo.model.completions import Completions, split
+from fspo.model.forward import logprobs
+from fspo.model.loading import Policy
 from workloads import batch, policies
 
 
-def packed(policy: Policy, work: Batch, weights: torch.Tensor, budget: int) -> float:
+def packed(policy: Policy, work: Completions, weights: torch.Tensor, budget: int) -> float:
     loss = 0.0
     for micro, indices in split(work, budget):
         out = logprobs(policy, micro)
@@ -33,7 +31,7 @@ def packed(policy: Policy, work: Batch, weights: torch.Tensor, budget: int) -> f
     return loss
 
 
-def padded(policy: Policy, work: Batch, weights: torch.Tensor, rows: int) -> float:
+def padded(policy: Policy, work: Completions, weights: torch.Tensor, rows: int) -> float:
     prompts = [work.prompts[g] for g in work.group]
     p_max, c_max = max(map(len, prompts)), max(work.lengths)
     pad = policy.pad_id
@@ -67,8 +65,8 @@ def main() -> None:
     parser.add_argument("--smol", help="folder of SmolLM2-135M in safetensors")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--budget", type=int, default=4096, help="tokens of a packed micro-batch")
-    parser.add_argument("--rows", type=int, default=0, help="sequences of a padded micro-batch")
+    parser.add_argument("--budget", type=int, default=4096, help="tokens per packed micro-batch")
+    parser.add_argument("--rows", type=int, default=0, help="sequences per padded micro-batch; 0: all")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for work, policy in policies(args.smol):

@@ -1,11 +1,12 @@
-"""How a step grows with the rollout: time and peak memory for 64 to 1,024 completions, on the tiny 4x128 model.
+"""Time and peak memory of a step as the rollout grows from 64 to 1,024 completions, on the tiny 4x128 model.
 
     python benchmarks/growth.py [--sizes 64 128 256 512 1024] [--repeats 3] [--threads 2] [--budget 4096]
 
-One process a size, asked for a step in turn; a first step is not counted. The exponent is the slope of log time over
-log completion tokens (and over log completions) by least squares; peak memory is each process's own high-water mark,
-shown above what it held once the model was loaded. A minibatch of half the rollout is over the budget of a micro-batch
-from about 2 x budget / mean length completions on, and sampling runs 256 answers at once.
+Each size has its own process, and the processes take turns, one step at a time; the first step is not counted. The
+exponent is the least-squares slope of log time over log completion tokens (and over log completions). Peak memory is
+the high-water mark of a process, also shown minus the memory held once the model was loaded. A minibatch is half of the
+rollout and exceeds the token budget of a micro-batch from about 2 x budget / mean length completions on; sampling runs
+256 completions at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import statistics
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from fspo.local import runtime
+from fspo import runtime
 
 runtime.prepare()
 
@@ -39,7 +40,7 @@ def _peak_mb() -> float:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of log y over log x."""
+    """The least-squares slope of log y over log x."""
     return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--budget", type=int, default=4096, help="tokens of a micro-batch")
+    parser.add_argument("--budget", type=int, default=4096, help="tokens per micro-batch")
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[int, Connection] = {}
@@ -69,7 +70,7 @@ def main() -> None:
                 found[size].append(result)
     for process in workers:
         process.join()
-    print("completions   tokens   seconds  processor s  tokens/s   peak MB  above the loaded model")
+    print("completions   tokens   seconds        CPU s  tokens/s   peak MB  above the loaded model")
     middle: dict[str, list[float]] = {}
     for size, results in found.items():
         for key in ("tokens", "seconds", "cpu"):
@@ -80,7 +81,7 @@ def main() -> None:
             f"{size:>11} {tokens:>8.0f} {seconds:>9.2f} {cpu:>12.2f} {tokens / seconds:>9.0f} {peak:>9.0f} "
             f"{extra:>9.0f}"
         )
-    for key, what in (("seconds", "time"), ("cpu", "processor time")):
+    for key, what in (("seconds", "time"), ("cpu", "CPU time")):
         print(
             f"exponent of {what}: {slope(args.sizes, middle[key]):.3f} in completions, "
             f"{slope(middle['tokens'], middle[key]):.3f} in tokens (bar: at most 1.05)"

@@ -2,9 +2,8 @@
 
     python benchmarks/rollout.py [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
 
-Every side draws the same number of tokens: the end-of-sequence token is disabled and every answer runs to the
-limit, so that neither side gains by stopping early. Medians of interleaved runs, in completion tokens a
-second.
+All samplers draw the same number of tokens: the end-of-sequence token is disabled and every completion runs to the
+limit, so that none gains by stopping early. The samplers take turns; medians are in completion tokens per second.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from fspo.local import runtime
+from fspo import runtime
 
 runtime.prepare()
 
 import torch  # noqa: E402
 
-from fspo.local.models import Policy, save, set_threads  # noqa: E402
-from fspo.local.rollout import generate  # noqa: E402
+from fspo.model.loading import Policy, save, set_threads  # noqa: E402
+from fspo.rollout.generate import generate  # noqa: E402
 from workloads import SMOL, Workload, policies, prompts  # noqa: E402
 
 
@@ -64,11 +63,11 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
 
 
 class Vllm:
-    """vLLM in its own process. It idles there, without load, while the others have their turn."""
+    """vLLM in its own process, which is idle while the other samplers run."""
 
     MODES: ClassVar[dict[str, dict[str, str]]] = {
         "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-        # Its own default, three processes and pinned threads, but with every core for the products.
+        # vLLM's default, three processes and pinned threads, but with all cores for computation.
         "vllm, pinned": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"},
     }
 
@@ -125,7 +124,7 @@ def main() -> None:
                 count = run(repeat)
                 seconds = time.perf_counter() - start
                 print(f"{work.name}: repeat {repeat}: {name:14s} {count} tokens in {seconds:.2f} s", flush=True)
-                if repeat:  # the first round warms up
+                if repeat:  # the first round is a warm-up
                     speeds[name].append(count / seconds)
         base = statistics.median(speeds["fspo"])
         for name, values in speeds.items():

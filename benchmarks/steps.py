@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fspo.local.config import TrainConfig
+from fspo.config import TrainConfig
 from fspo.tasks.procedural import Procedural
 
 
 class Sums(Procedural):
-    """Two-digit addition in words, for a pretrained chat model; about 50 tokens a prompt with SmolLM2."""
+    """Two-digit addition in words, for a pretrained chat model; about 50 tokens per prompt with SmolLM2."""
 
     name: ClassVar[str] = "sums"
     summary: ClassVar[str] = "two-digit addition, asked in words"
@@ -29,8 +29,8 @@ class Sums(Procedural):
 
 
 def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int, **changes: Any) -> TrainConfig:
-    """GRPO, as TRL is asked to compute it: 2 epochs of 2 minibatches, AdamW at a rate that hardly moves the lengths."""
-    update = {"epochs": 2, "minibatches": 2, "lr": 1e-6, "betas": (0.9, 0.999), **changes}
+    """GRPO with TRL's settings: 2 epochs of 2 minibatches, AdamW at a learning rate that hardly changes the lengths."""
+    update = {"epochs": 2, "minibatches": 2, "lr": 1e-6, "schedule": "constant", "betas": (0.9, 0.999), **changes}
     return TrainConfig(
         model={"path": str(model)}, task=task, objective={"name": "grpo"}, advantage="grpo", steps=1000,
         rollout={"prompts": prompts, "group": group, "max_new_tokens": limit}, update=update,
@@ -38,14 +38,14 @@ def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int,
 
 
 class Ours:
-    """fspo's own loop without its files: what `fspo.local.loop.train` does in a step before it writes."""
+    """A step of fspo's own loop (`fspo.training.loop.train`) without writing files."""
 
     def __init__(self, config: TrainConfig, threads: int) -> None:
         from fspo import objectives, tasks
-        from fspo.local.models import load, set_threads
-        from fspo.local.samplers import LocalSampler
-        from fspo.local.update import Learner
+        from fspo.model.loading import load, set_threads
+        from fspo.rollout.samplers import LocalSampler
         from fspo.tasks.scoring import Scorer
+        from fspo.training.update import Learner
 
         self.config, self.task = config, tasks.get(config.task)
         self.policy = load(config.model.path)
@@ -56,9 +56,9 @@ class Ours:
         self.count = self.next_index = 0
 
     def step(self) -> dict[str, float]:
-        """Completion tokens, prompt tokens (once a group), seconds of the rollout with its scoring, and of the rest."""
-        from fspo.local.experience import collect
-        from fspo.local.measure import summarise
+        """One step: its numbers of tokens (each group's prompt counted once), times in seconds and mean reward."""
+        from fspo.training.experience import collect
+        from fspo.training.step_metrics import summarise
 
         self.count += 1
         start, cpu = time.perf_counter(), time.process_time()
@@ -67,7 +67,7 @@ class Ours:
         )
         middle = time.perf_counter()
         updates = self.learner.learn(experience, self.count)
-        summarise(experience, experience, updates, self.config, self.count)
+        summarise(experience, experience, updates, self.config, step=self.count)
         end = time.perf_counter()
         return {
             "tokens": sum(experience.lengths),

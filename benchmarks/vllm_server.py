@@ -1,7 +1,7 @@
-"""vLLM's side of `rollout.py`, in a process of its own, so that neither side's threads and allocator are the other's.
+"""The vLLM part of `rollout.py`, in its own process, so that it shares neither threads nor allocator with fspo.
 
-The first line on standard input is a JSON object: the model's folder, prompts, answers a prompt, tokens an answer. Each
-further line asks for one rollout, answered by the number of tokens drawn and the seconds it took.
+The first line on standard input is a JSON object: the model's folder, prompts, completions per prompt and tokens per
+completion. Each further line requests one rollout; the reply is the number of tokens drawn and the seconds it took.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM prints; only replies go to standard output
+    os.dup2(2, 1)  # vLLM prints to standard output, which is kept for replies
     from vllm import LLM, SamplingParams, TokensPrompt
 
     order = json.loads(sys.stdin.readline())
@@ -23,7 +23,7 @@ def main() -> None:
         skip_tokenizer_init=True, disable_log_stats=True,
     )  # fmt: skip
     asked = [TokensPrompt(prompt_token_ids=p) for p in order["prompts"]]
-    # Without seeds: a generator for every answer would cost vLLM time that the comparison does not ask for.
+    # Without seeds: one generator per completion would slow vLLM down, and the comparison does not need it.
     settings = SamplingParams(
         n=order["members"], temperature=1.0, max_tokens=order["limit"], ignore_eos=True, detokenize=False
     )

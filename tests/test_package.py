@@ -1,10 +1,13 @@
-"""The package as a whole: what importing it costs, and that layers import only from those before them."""
+"""The package as a whole: what importing it costs, which part may import which, and the size of its files."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,83 @@ import pytest
 import fspo
 
 SOURCE = Path(fspo.__file__).parent
-# Later ones may import earlier ones.
-LAYERS = (
-    "settings", "objectives", "advantages", "fairness", "tasks", "local", "engines", "report", "auditing", "comparing",
-    "cli",
+FILES = sorted(SOURCE.rglob("*.py"))
+PACKAGES = sorted({path.parent for path in FILES})
+
+# Each imports only from those before it.
+ROOMS = (
+    "text", "files", "ratios", "settings", "plugins", "runtime",
+    "objectives", "advantages", "fairness", "tasks", "config", "runs",
+    "model", "rollout", "training", "engines",
+    "pages", "report", "audits", "comparisons", "cli",
 )  # fmt: skip
+PAGES = {"pages", "report", "audits", "comparisons", "cli"}  # a page is never imported from below
+RESULTS = {"report", "audits", "comparisons"}  # and these do not import each other
+
+LINES, FILES_OF_A_PACKAGE = 300, 15
+HEAVY = ("transformers", "pandas", "polars", "matplotlib", "datasets", "scipy", "trl", "verl")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> Iterator[tuple[str, str]]:
+    """Every import of this package in a file, wherever it stands: the room, and the whole name."""
+    package = ("fspo", *path.relative_to(SOURCE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) + 1 - node.level]) + "." if node.level else ""
+            names = [f"{base}{node.module or ''}.{alias.name}".replace("..", ".") for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "fspo" and len(parts) > 1 and parts[1] in ROOMS:
+                yield parts[1], name
+
+
+def test_every_file_has_a_room() -> None:
+    assert {room_of(path) for path in FILES} - {"__init__", "__main__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) in ROOMS], ids=name_of)
+def test_rooms_import_only_from_those_before_them(path: Path) -> None:
+    own = room_of(path)
+    for room, name in imported_rooms(path):
+        assert ROOMS.index(room) <= ROOMS.index(own), f"{name_of(path)} imports {name}"
+        assert room not in PAGES or own in PAGES, f"{name_of(path)} imports the page {name}"
+        assert room == own or {room, own} - RESULTS, f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < LINES
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=name_of)
+def test_packages_are_small(folder: Path) -> None:
+    assert len(list(folder.glob("*.py"))) <= FILES_OF_A_PACKAGE
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_modules_say_what_they_are(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if "\n__all__ = " in p.read_text()], ids=name_of)
+def test_public_names_exist_and_are_documented(path: Path) -> None:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    module = importlib.import_module(".".join(("fspo", *(part for part in parts if part != "__init__"))))
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
+            assert value.__doc__, f"{module.__name__}.{name} has no docstring"
 
 
 def test_importing_the_library_is_quick_and_light() -> None:
@@ -27,36 +102,27 @@ def test_importing_the_library_is_quick_and_light() -> None:
         "print(time.process_time() - t); print(*sorted({m.split('.')[0] for m in sys.modules}))"
     )
     command = [sys.executable, "-c", code]
-    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(5)]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
     seconds, modules = zip(*(o.splitlines() for o in outputs), strict=True)
     assert min(map(float, seconds)) < 0.3
-    for heavy in ("transformers", "pandas", "polars", "matplotlib", "datasets", "scipy", "trl", "verl"):
-        assert heavy not in modules[0].split(), heavy
+    assert not set(HEAVY) & set(modules[0].split())
 
 
 def test_help_does_not_load_torch() -> None:
-    code = "import sys, fspo.cli; assert 'torch' not in sys.modules"
+    code = "import sys, fspo.cli.main; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_layers_import_only_from_those_before_them(path: Path) -> None:
-    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if own == "__init__":
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        modules = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            modules = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        for module in modules:
-            parts = module.split(".")
-            if parts[0] == "fspo" and parts[1] in LAYERS:
-                assert LAYERS.index(parts[1]) <= LAYERS.index(own), f"{path.name} imports {module}"
-
-
-def test_unknown_parts_are_named() -> None:
+def test_the_package_names_its_parts() -> None:
+    assert set(fspo.__all__) <= set(dir(fspo))
+    assert fspo.Totals is fspo.objectives.Totals
+    assert callable(fspo.audit)
     with pytest.raises(AttributeError, match="has no attribute 'objective'"):
         fspo.objective  # noqa: B018
-    assert fspo.Totals is fspo.objectives.Totals
+
+
+def test_the_version_has_one_home() -> None:
+    from importlib.metadata import version
+
+    assert version("fspo") == fspo.__version__
+    assert (SOURCE / "py.typed").is_file()

@@ -1,10 +1,10 @@
-"""Advantages: one number a response, from the rewards of a group of responses to the same prompt.
+"""Advantages: one number per answer, from the rewards of the group of answers to the same prompt.
 
     advantage = fspo.advantages.get("rloo")(rewards, groups)         # (N,), (N,) -> (N,)
 
-A reward of NaN means that the answer could not be scored: it takes no part in any baseline and gets advantage 0.
+A reward of NaN means that the answer could not be scored: it is left out of every baseline and gets advantage 0.
 A group with one scored answer has no baseline and gets 0; a group without variance gets 0 by arithmetic. `count`
-says how many there were. (verl gives a lone answer its raw reward as advantage; TRL gives it 0, as here.)
+returns how many of each there are. (verl gives a single answer its raw reward as advantage; TRL gives it 0, as here.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from fspo.settings import hint
 
 
 class Estimator(Protocol):
+    """Advantages (N,) from rewards (N,) and the group of each answer (N,)."""
+
     def __call__(self, rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor: ...
 
 
@@ -34,14 +36,14 @@ class GroupCounts:
 
 
 class _Groups:
-    """Sums over groups, of scored answers alone."""
+    """Sums over groups, of scored answers only."""
 
     def __init__(self, rewards: Tensor, groups: Tensor | Sequence[int]) -> None:
         if not isinstance(rewards, Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
             raise ValueError("rewards must be a floating-point tensor of shape (N,)")
         groups = torch.as_tensor(groups, device=rewards.device)
         if groups.shape != rewards.shape or groups.is_floating_point():
-            raise ValueError(f"groups must be {len(rewards)} whole numbers, one a reward")
+            raise ValueError(f"groups must be {len(rewards)} whole numbers, one per reward")
         if torch.isinf(rewards).any():
             raise ValueError(f"the reward of row {int(torch.isinf(rewards).nonzero()[0])} is infinite")
         self.scored = ~torch.isnan(rewards)
@@ -50,7 +52,7 @@ class _Groups:
         self.n = self.sum(self.scored.to(rewards.dtype))
 
     def sum(self, values: Tensor) -> Tensor:
-        """(N,) -> (groups,), unscored answers left out."""
+        """(N,) -> (groups,), without unscored answers."""
         size = int(self.index.max()) + 1 if len(self.index) else 0
         return values.new_zeros(size).index_add_(0, self.index, torch.where(self.scored, values, 0.0))
 
@@ -61,12 +63,12 @@ class _Groups:
         return (self.sum(self.rewards * weights) / self.sum(weights).clamp(min=1e-30))[self.index]
 
     def std(self) -> Tensor:
-        """(N,): the sample standard deviation of each answer's group, 0 for a lone answer."""
+        """(N,): the sample standard deviation of each answer's group, 0 for a single answer."""
         square = self.sum((self.rewards - self.mean()).square())
         return (square / (self.n - 1).clamp(min=1)).sqrt()[self.index]
 
     def kept(self, advantages: Tensor) -> Tensor:
-        """0 where the answer has no reward or no companion."""
+        """The advantages, 0 where the answer has no reward or its group no other scored answer."""
         return torch.where(self.scored & (self.n > 1)[self.index], advantages, 0.0)
 
 
@@ -96,7 +98,7 @@ def reinforce_pp(
 ) -> Tensor:
     """R - mean of the group, then whitened over the batch: REINFORCE++ with baseline (arXiv 2501.03262).
 
-    With `lengths` an answer counts once a token in the batch's mean and variance, as in verl.
+    With `lengths`, an answer counts once per token in the batch's mean and variance, as in verl.
     """
     g = _Groups(rewards, groups)
     centred = g.kept(g.rewards - g.mean())
@@ -110,7 +112,7 @@ def reinforce_pp(
 def opo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
     """R - length-weighted mean of the group: the variance-optimal baseline of arXiv 2505.23585."""
     if lengths is None:
-        raise ValueError("the opo advantage weighs by length: pass lengths=, one a reward")
+        raise ValueError("the opo advantage weights by length: pass lengths=, one per reward")
     g = _Groups(rewards, groups)
     return g.kept(g.rewards - g.mean(_weights(lengths, rewards)))
 
@@ -127,7 +129,7 @@ def _weights(lengths: Tensor | None, rewards: Tensor) -> Tensor:
     if lengths is None:
         return torch.ones_like(rewards)
     if lengths.shape != rewards.shape or not (lengths > 0).all():
-        raise ValueError(f"lengths must be {len(rewards)} positive numbers, one a reward")
+        raise ValueError(f"lengths must be {len(rewards)} positive numbers, one per reward")
     return lengths.to(rewards)
 
 

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class SettingsError(ValueError):
-    """A bad setting, said in one sentence."""
+    """A bad setting, described in one sentence."""
 
 
 class Settings(BaseModel):
-    """Frozen, and closed to unknown keys; a bad value raises a ValueError of one sentence."""
+    """Frozen; unknown keys are refused, and a bad value raises a ValueError of one sentence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -26,7 +26,7 @@ class Settings(BaseModel):
 
     @classmethod
     def owner(cls) -> str:
-        """What a sentence about a bad value calls these settings."""
+        """The name of these settings in error messages."""
         return cls.__name__
 
 
@@ -39,14 +39,14 @@ def _sentence(model: type[Settings], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{owner} needs the parameter {key!r}: {model.model_fields[key].description}"
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, SettingsError):  # of settings inside these settings: it says it all
+    if isinstance(cause, SettingsError):  # from nested settings, already a full sentence
         return str(cause)
     message = first["msg"].removeprefix("Value error, ")
     return f"{owner}.{key} = {first['input']!r}: {message}" if key else f"{owner}: {message}"
 
 
 def hint(wrong: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where something is close, and the whole list where nothing is."""
+    """`; did you mean 'x'?` if a known name is close to the wrong one, else the list of known names."""
     known = sorted(known)
     close = difflib.get_close_matches(wrong, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

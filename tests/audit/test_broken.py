@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
-from processes import fspo as command
-from simulated import answers
 
 import fspo
+from helpers.processes import Command
+from helpers.simulated_answers import answers
 
 CSV = "length,log_ratio,accepted\n10,0.1,1\n12,0.2,0\n"
 LINE = '{"length": 10, "log_ratio": 0.1, "accepted": true}\n'
@@ -26,8 +27,9 @@ TEXTS = [
     ("a.csv", "length,log_ratio\n", "has no rows"),
     ("a.csv", "", "is empty"),
     ("a.csv", "size,log_ratio\n3,0.1\n", "has no length of the answers: give --length COLUMN; its columns: size"),
-    ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', "row 2 is not a line of JSON"),
-    ("a.jsonl", LINE + "[1, 2]\n", "row 2 is [1, 2] where an object is needed"),
+    ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', "row 2 is not JSON"),
+    ("a.jsonl", LINE + "[1, 2]\n", "row 2 is not a JSON object"),
+    ("a.jsonl", LINE + "\n\n" + LINE + "[1, 2]\n", "row 3 is not a JSON object"),  # blank lines are not rows
     ("a.jsonl", LINE + '{"length": "long", "log_ratio": 1}\n', "row 2, column 'length' is 'long' where a number"),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', "row 2, column 'log_ratio' is nan"),
     ("a.jsonl", LINE + '{"log_ratio": 3}\n', "row 2, column 'length' is empty"),
@@ -42,7 +44,7 @@ TEXTS = [
      "row 1, column 'logprobs' holds 2 numbers where the length is 3: leave padding out"),
     ("a.jsonl", "", "is empty"),
     ("a.parquet", "not parquet at all", "cannot be read"),
-    ("a.txt", "length", "its kind is not known by its ending"),
+    ("a.txt", "length", "has an unknown ending: use one of"),
 ]  # fmt: skip
 
 
@@ -67,6 +69,12 @@ FRAMES = [
         "column 'n' holds text, which cannot be the length",
     ),
     ({"length": [3], "log_ratio": [0.1]}, {"columns": {"length": "lenght"}}, "no column 'lenght'"),
+    ({"length": [3], "log_ratio": [0.1]}, {"columns": {"lenght": "length"}}, "no role 'lenght'; did you mean 'length'"),
+    (
+        {"length": [3, 4], "log_ratio": [0.1, 0.2], "off_policy": [1, 2]},
+        {},
+        "row 2, column 'off_policy' is 2 where true",
+    ),
     ({"length": [3], "log_ratio": [0.1]}, {"by": "tsk"}, "no column 'tsk'"),
     ({"length": [3], "new": [0.1]}, {"columns": {"logprobs": "new"}}, "give --old-logprobs NAME"),
     ({"length": [3, 4], "log_ratio": [0.1, 0.2], "x": [1.0, None]}, {"by": "x"}, "row 2, column 'x' is empty"),
@@ -75,6 +83,13 @@ FRAMES = [
     ({"length": [3], "log_ratio": [0.1]}, {"rule": "gspo:eps=1"}, "has no parameter 'eps'"),
     ({"length": [3], "log_ratio": [0.1]}, {"rule": "gspo:eps"}, "'eps' is not of the form parameter=value"),
     ({"length": [3], "log_ratio": [0.1]}, {"rule": "grpo"}, "the rule grpo looks at tokens"),
+    (
+        {"length": [3], "log_ratio": [0.1]},
+        {"rule": "helpers.custom_objective:Yours"},
+        "'helpers.custom_objective:Yours' cannot be loaded",
+    ),
+    ({"length": [3], "log_ratio": [0.1]}, {"rule": "helpers.custom_objective:Mine:high=1"}, "has no parameter 'high'"),
+    ({"output": ["", ""], "score": [0.0, 1.0]}, {}, "the frame has only empty answers"),
     ({"length": [3], "log_ratio": [0.1]}, {"clip_rate": 1.5}, "clip_rate = 1.5 must lie between 0 and 1"),
     ({"length": [3], "log_ratio": [0.1]}, {"bins": 0}, "bins = 0 must be at least 1"),
     ({"length": []}, {}, "has no rows"),
@@ -82,7 +97,7 @@ FRAMES = [
 
 
 @pytest.mark.parametrize(("data", "options", "sentence"), FRAMES, ids=range(len(FRAMES)))
-def test_broken_frames(data: dict, options: dict, sentence: str) -> None:
+def test_broken_frames(data: dict[str, Any], options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         fspo.audit(pl.DataFrame(data, strict=False), **options)
     assert sentence in str(error.value)
@@ -100,14 +115,14 @@ def test_rows_are_named_across_files(tmp_path: Path) -> None:
         fspo.audit(tmp_path)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(command: Command, tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text(CSV.replace("12,", "0,"))
     (tmp_path / "empty").mkdir()
     cases = {
         str(table): "row 2, column 'length' is 0",
         str(tmp_path / "none*.csv"): "there is no file",
-        str(tmp_path / "empty"): "has neither records/step-*.parquet nor tables",
+        str(tmp_path / "empty"): "has neither rows of a run nor tables",
     }
     for path, sentence in cases.items():
         done = command("audit", path, check=False)
@@ -118,7 +133,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert not done.stdout
 
 
-def test_the_command_writes_text_json_and_page(tmp_path: Path) -> None:
+def test_the_command_writes_text_json_and_page(command: Command, tmp_path: Path) -> None:
     answers(1000).rename({"length": "n", "log_ratio": "s"}).write_csv(tmp_path / "a.csv")
     columns = ["--length", "n", "--log-ratio", "s", "--clip-rate", "0.05"]
     page, figures = tmp_path / "a.html", tmp_path / "a.json"

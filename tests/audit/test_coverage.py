@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from simulated import answers
 
 import fspo
+from helpers.simulated_answers import answers
 
 SIMULATIONS = 200
 # A binomial count of 200 at 95 % lies in 180..199 but for about one time in 1,000.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from simulated import answers, token_answers
 
 import fspo
+from helpers.simulated_answers import answers, token_answers
 
 
 def with_failures(frame: pl.DataFrame, longest: int) -> pl.DataFrame:

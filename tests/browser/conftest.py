@@ -1,4 +1,4 @@
-"""A real Chromium. Every request is recorded, and none may leave the file system and this machine."""
+"""A real Chromium. Every request is recorded, and none may leave this machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page
+
 try:
-    from playwright.sync_api import Browser, Page, sync_playwright
+    from playwright.sync_api import sync_playwright
 except ImportError:
     sync_playwright = None  # type: ignore[assignment]
 
@@ -41,9 +44,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def refuse(dialog: Dialog, said: list[str]) -> None:
+    said.append(f"dialog: {dialog.message}")
+    dialog.dismiss()
+
+
 @pytest.fixture
 def show(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a page; at the end of the test nothing may have been said on the console and no request have left."""
+    """Opens a page; at the end of the test the console must be empty, and no request may have left this machine."""
     pages: list[tuple[Any, list[str], list[str]]] = []
 
     def show(where: str | Path, **options: Any) -> Page:
@@ -53,7 +61,7 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
         asked: list[str] = []
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", lambda dialog: refuse(dialog, said))
         context.on("request", lambda request: asked.append(request.url))
         context.route(lambda url: not _stays(url), lambda route: route.abort())
         pages.append((context, said, asked))

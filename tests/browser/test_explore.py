@@ -1,51 +1,77 @@
-"""The band explorer: its figures against scipy, its sliders, the phone."""
+"""The band explorer: its figures against scipy, its sliders, the phone, and rules that other packages bring."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from fspo import objectives
 from fspo.fairness import measure
+from fspo.objectives import FSPO, RLOO, Band, Totals
+from fspo.objectives.registry import OBJECTIVES
+from fspo.ratios import Floats
 from fspo.report.explore import write
 
-RULES = ("FSPO", "FSPO without drift", "Fixed range", "GSPO")
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from helpers.looks import Show
+
+RULES = ("fspo around the drift", "fspo", "gspo", "rloo")
+C = FSPO().c_high
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("pages") / "explore.html")
 
 
-def outside(rule: str, L, sigma=0.02, drift=1.0, phi=0.0, c=0.03, epsilon=0.2, gspo=4e-4):
-    """The share outside the band, from the definitions in docs/method.md."""
-    L = np.asarray(L, dtype=float)
-    mu = -drift * sigma**2 / 2
+def outside(
+    rule: str,
+    lengths: Any,
+    sigma: float = 0.02,
+    drift: float = 1.0,
+    phi: float = 0.0,
+    fspo: float = 1.0,
+    rloo: float = 1.0,
+    gspo: float = 1.0,
+) -> Floats:
+    """The share outside the band, from the definitions in docs/method.md; each rule's width times its factor."""
+    L = np.asarray(lengths, dtype=float)
+    mu, c = -drift * sigma**2 / 2, C * fspo
     # Var of a sum of L values of an AR(1) process, from its autocovariances.
     lags = [np.arange(1, int(n)) for n in np.atleast_1d(L)]
     variance = np.array([n + 2 * np.sum((n - k) * phi**k) for n, k in zip(np.atleast_1d(L), lags, strict=True)])
     sd = sigma * np.sqrt(variance.reshape(L.shape))
     low, high = {
-        "FSPO": (mu * L - c * np.sqrt(L), mu * L + c * np.sqrt(L)),
-        "FSPO without drift": (-c * np.sqrt(L), c * np.sqrt(L)),
-        "Fixed range": (math.log(1 - epsilon), math.log(1 + epsilon)),
-        "GSPO": (L * math.log(1 - 0.75 * gspo), L * math.log(1 + gspo)),
+        "fspo around the drift": (mu * L - c * np.sqrt(L), mu * L + c * np.sqrt(L)),
+        "fspo": (-c * np.sqrt(L), c * np.sqrt(L)),
+        "rloo": (rloo * math.log(0.8), rloo * math.log(1.2)),
+        "gspo": (gspo * L * math.log(1 - 3e-4), gspo * L * math.log(1 + 4e-4)),
     }[rule]
-    return norm.cdf(low, mu * L, sd) + norm.sf(high, mu * L, sd)
+    return np.asarray(norm.cdf(low, mu * L, sd) + norm.sf(high, mu * L, sd))
 
 
-def figures(page) -> dict[str, list[float]]:
+def widths(**factors: float) -> dict[str, float]:
+    """The page's state for factors of the widths; anything else is a setting of its own name."""
+    return {f"width-{key}" if key in ("fspo", "gspo", "rloo") else key: value for key, value in factors.items()}
+
+
+def figures(page: Page) -> dict[str, list[float]]:
     """At the marker, shortest and longest eighth, overall, LRE."""
     rows = page.locator("#figures tr").all()
     return {
-        row.locator("th").inner_text(): [float(td.get_attribute("data-value")) for td in row.locator("td.n").all()]
+        row.locator("th").inner_text(): [float(td.get_attribute("data-value") or 0) for td in row.locator("td.n").all()]
         for row in rows
     }
 
 
-def test_the_normal_distribution_is_scipys(show, path):
+def test_the_normal_distribution_is_scipys(show: Show, path: Path) -> None:
     page = show(path)
     x = np.concatenate([np.linspace(-9, 9, 721), [2.999999, 3, 3.000001, 20, 37]])
     got = page.evaluate("xs => xs.map(upperTail)", x.tolist())
@@ -55,28 +81,29 @@ def test_the_normal_distribution_is_scipys(show, path):
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"sigma": 0.05, "drift": 2.5}, {"phi": 0.6, "c": 0.08}, {"phi": -0.4, "gspo": 0.01}]
+    "change", [{}, {"sigma": 0.05, "drift": 2.5}, {"phi": 0.6, "fspo": 1.6}, {"phi": -0.4, "gspo": 25.0, "rloo": 0.3}]
 )
-def test_rates_are_those_of_the_definitions(show, path, change):
+def test_rates_are_those_of_the_definitions(show: Show, path: Path, change: dict[str, float]) -> None:
     page = show(path)
     L = [1, 8, 31, 128, 512, 2048]
-    state = page.evaluate("change => Object.assign(state, change)", change)
+    state = page.evaluate("change => Object.assign(state, change)", widths(**change))
     got = page.evaluate("([Ls, s]) => RULES.map((rule) => Ls.map((L) => outside(rule, L, s)))", [L, state])
     for rule, rates in zip(RULES, got, strict=True):
         np.testing.assert_allclose(rates, outside(rule, L, **change), rtol=1e-9, atol=1e-14)
 
 
-def test_the_table_of_the_method_is_met(show, path):
-    """docs/method.md's argument in figures: what is drawn is what is computed."""
+def test_the_table_of_the_method_is_met(show: Show, path: Path) -> None:
+    """docs/method.md's argument in figures, for c = 0.03: what is drawn is what is computed."""
     page = show(path)
-    want = {2048: (0.134, 0.173, 0.838, 0.498), 128: (0.134, 0.136, 0.370, 0.845)}
+    page.evaluate("factor => { state['width-fspo'] = factor; }", 0.03 / C)
+    want = {2048: (0.134, 0.173, 0.498, 0.838), 128: (0.134, 0.136, 0.845, 0.370)}
     for length, rates in want.items():
         page.locator("#length").fill(str(math.log2(length)))
         found = figures(page)
         assert [found[rule][0] for rule in RULES] == pytest.approx(rates, abs=1e-3)
 
 
-def test_the_lre_is_that_of_the_package(show, path):
+def test_the_lre_is_that_of_the_package(show: Show, path: Path) -> None:
     page = show(path)
     assert page.locator("#lengths").input_value() == "reasoning"
     L = np.maximum(1, np.round(1024 * np.exp(norm.ppf((np.arange(320) + 0.5) / 320))))
@@ -88,19 +115,20 @@ def test_the_lre_is_that_of_the_package(show, path):
         assert (shortest, longest) == pytest.approx((rates[:40].mean(), rates[-40:].mean()))
 
 
-def test_sliders_move_the_curves(show, path):
+def test_sliders_move_the_curves(show: Show, path: Path) -> None:
     page = show(path)
-    curve = page.locator('path[data-rule="FSPO"]')
+    curve = page.locator('path[data-rule="fspo"]')
     before, said = curve.get_attribute("d"), page.locator("#said").inner_text()
-    slider = page.get_by_label("c, half-width of FSPO")
+    slider = page.get_by_label("fspo: c_low, c_high")
     slider.focus()
     page.keyboard.press("ArrowRight")
     assert curve.get_attribute("d") != before
     assert page.locator("#said").inner_text() != said
-    value = page.evaluate("state.c")
-    assert value == pytest.approx(0.03 * 10**0.005, rel=0.01)
-    assert figures(page)["FSPO"][0] == pytest.approx(float(outside("FSPO", 2048, c=value)), rel=1e-9)
-    for key in ("sigma", "drift", "phi", "c", "epsilon", "gspo", "length"):
+    factor = page.evaluate("state['width-fspo']")
+    assert factor == pytest.approx(10**0.005, rel=1e-9)
+    assert page.locator("#width-fspo-value").inner_text() == "0.0506, 0.0506"  # the parameters at that width
+    assert figures(page)["fspo"][0] == pytest.approx(float(outside("fspo", 2048, fspo=factor)), rel=1e-9)
+    for key in ("sigma", "drift", "phi", "width-fspo", "width-gspo", "width-rloo", "length"):
         for end in ("Home", "End"):
             page.locator(f"#{key}").focus()
             page.keyboard.press(end)
@@ -109,22 +137,85 @@ def test_sliders_move_the_curves(show, path):
     assert curve.get_attribute("d") == before
     assert page.locator("#said").inner_text() == said
     page.get_by_label("Lengths of the answers").select_option("short")
-    assert figures(page)["Fixed range"][4] != pytest.approx(1.015, abs=0.1)
+    assert figures(page)["rloo"][4] != pytest.approx(1.015, abs=0.1)
 
 
-def test_all_at_the_same_overall_rate(show, path):
+def test_all_at_the_same_overall_rate(show: Show, path: Path) -> None:
     page = show(path)
+    page.evaluate("factor => { state['width-fspo'] = factor; }", 0.03 / C)
     page.get_by_role("button", name="Same overall clip rate for all").click()
     found = figures(page)
-    assert found["Fixed range"][3] == pytest.approx(found["FSPO"][3], rel=1e-6)
-    assert found["GSPO"][3] == pytest.approx(found["FSPO"][3], rel=1e-6)
-    assert found["FSPO"][4] < 1e-9
-    assert min(found["GSPO"][4], found["Fixed range"][4]) > 0.1
+    wanted = found["fspo around the drift"]
+    assert found["rloo"][3] == pytest.approx(wanted[3], rel=1e-6)
+    assert found["gspo"][3] == pytest.approx(wanted[3], rel=1e-6)
+    assert wanted[4] < 1e-9
+    assert min(found["gspo"][4], found["rloo"][4]) > 0.1
+    # The sliders show the parameters that an objective of that width has.
+    for name in ("gspo", "rloo"):
+        factor = page.evaluate(f"state['width-{name}']")
+        scaled = objectives.get(name).scaled(factor)
+        assert scaled is not None
+        shown = page.evaluate(
+            "name => RULES.find((rule) => rule.name === name).parameters.map(([, at]) => at(state[`width-${name}`]))",
+            name,
+        )
+        assert shown == pytest.approx(list(scaled.clip_parameters.values()), rel=4e-4)
+
+
+class Cubic(RLOO):
+    """A band that grows as the cube root of the length, around a centre of its own."""
+
+    name: ClassVar[str] = "cubic"
+    summary: ClassVar[str] = "a rule of <b>another</b> package"
+    clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+        width = self.clip_high * lengths ** (1 / 3)
+        return Band(-1e-4 * lengths, 2 * width, width)
+
+    def scaled(self, k: float) -> RLOO:
+        return self.model_copy(update={"clip_high": k * self.clip_high})
+
+
+class OneSided(RLOO):
+    """Clips above only, by a width that cannot be set."""
+
+    name: ClassVar[str] = "one sided"
+    summary: ClassVar[str] = "no lower end"
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+        return Band(0.0, math.inf, 0.5)
+
+    def scaled(self, k: float) -> None:  # type: ignore[override]
+        return None
+
+
+def test_a_registered_objective_shows_up(show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
+    objectives.register(Cubic)
+    objectives.register(OneSided)
+    page = show(write(tmp_path / "explore.html"))
+    assert list(figures(page)) == [*RULES, "cubic", "one sided"]
+    assert page.locator('path[data-rule="cubic"]').count() == 1
+    assert page.get_by_text("a rule of <b>another</b> package").is_visible()
+    L = np.array([1.0, 7.0, 100.0, 5000.0])
+    page.get_by_label("cubic: clip_high").fill("0.5")
+    got = page.evaluate("Ls => RULES.slice(4).map((rule) => Ls.map((L) => outside(rule, L, state)))", L.tolist())
+    mu, sd = -2e-4, 0.02 * np.sqrt(L)
+    width = 10**0.5 * 0.2 * L ** (1 / 3)
+    low, high = -1e-4 * L - 2 * width, -1e-4 * L + width
+    np.testing.assert_allclose(got[0], norm.cdf(low, mu * L, sd) + norm.sf(high, mu * L, sd), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(got[1], norm.sf(0.5, mu * L, sd), rtol=1e-9, atol=1e-300)
+    assert page.locator("#width-one-sided").count() == 0
+    assert "−∞ to 0.5" in page.locator("#figures").inner_text()
+    page.get_by_role("button", name="Same overall clip rate for all").click()
+    found = figures(page)
+    assert found["cubic"][3] == pytest.approx(found["fspo around the drift"][3], rel=1e-6)
 
 
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits(show, path, width, scheme):
+def test_it_fits(show: Show, path: Path, width: int, scheme: str) -> None:
     page = show(path, viewport={"width": width, "height": 844}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
     sizes = page.evaluate(
@@ -132,6 +223,7 @@ def test_it_fits(show, path, width, scheme):
         .map((r) => [r.left, r.right, r.height])"""
     )
     box = page.locator("#chart svg").bounding_box()
+    assert box is not None
     assert all(box["x"] - 1 <= left and right <= box["x"] + box["width"] + 1 for left, right, _ in sizes)
     assert min(height for _, _, height in sizes) > 11
     page.set_viewport_size({"width": 700, "height": 844})

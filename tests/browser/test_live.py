@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from synthetic import make_run
 
 from fspo.report.watch import open_server
+from fspo.runs import Evaluated, Metrics, RunWriter, Sample, Timing, read_lines, rows
+from helpers.synthetic import make_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from helpers.looks import Show
+
+Going = tuple[Callable[[int], None], str]
 
 
 @pytest.fixture
-def going(tmp_path):
-    """A run that is going: `write(n)` puts its first n steps in place."""
+def going(tmp_path: Path) -> Iterator[Going]:
+    """A run in training: `write(n)` makes the folder that of its first n steps."""
     whole, folder = make_run(tmp_path / "whole", steps=12), tmp_path / "run"
     folder.mkdir()
 
     def write(steps: int) -> None:
+        writer = RunWriter(folder)
         shutil.copy(whole / "config.yaml", folder)
-        (folder / "records").mkdir(exist_ok=True)
-        for path in sorted((whole / "records").iterdir())[:steps]:
-            shutil.copy(path, folder / "records")
-        for name in ("samples", "evaluations", "timings", "metrics"):
-            lines = (whole / f"{name}.jsonl").read_text().splitlines(keepends=True)
-            kept = [line for line in lines if int(re.search(r'"step": (\d+)', line).group(1)) <= steps]
-            part = folder / f"{name}.part"
-            part.write_text("".join(kept))
-            part.rename(folder / f"{name}.jsonl")
+        rows.folder_of(folder).mkdir(exist_ok=True)
+        for path in rows.files(whole)[:steps]:
+            shutil.copy(path, rows.folder_of(folder))
+        for kind in (Sample, Evaluated, Timing, Metrics):
+            done = max((line.step for line in read_lines(folder, kind)), default=-1)
+            for line in read_lines(whole, kind):
+                if done < line.step <= steps:
+                    writer.append(line)
 
     with open_server(folder) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -38,11 +48,11 @@ def going(tmp_path):
         thread.join(5)
 
 
-def wait(page, text: str) -> None:
+def wait(page: Page, text: str) -> None:
     page.wait_for_function("text => document.querySelector('main').innerText.includes(text)", arg=text, timeout=15000)
 
 
-def test_it_follows_and_keeps_the_readers_place(show, going):
+def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> None:
     write, url = going
     page = show(url)
     assert "metrics.jsonl is missing" in page.locator("main").inner_text()
@@ -82,7 +92,7 @@ def test_it_follows_and_keeps_the_readers_place(show, going):
     assert page.locator("#status").inner_text().startswith("live, last change")
 
 
-def test_it_says_when_the_server_has_ended(browser, tmp_path):
+def test_it_says_when_the_server_has_ended(browser: Browser, tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

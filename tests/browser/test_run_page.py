@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
-from looks import PHONE, overflow, overlaps
-from synthetic import NASTY, make_run, stretch, write_jsonl
 
-from fspo.report.load import load
-from fspo.report.page import SECTIONS, write
+from fspo import runs
+from fspo.report.report_run import load
+from fspo.report.run_page import SECTIONS, write
+from helpers.looks import PHONE, box_of, overflow, overlaps
+from helpers.synthetic import NASTY, make_run, rewrite, stretch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from helpers.looks import Show
 
 HARM = [
     NASTY,
@@ -24,40 +32,41 @@ HARM = [
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=100, answers=48)
-    rows = load(folder).samples
-    write_jsonl(
-        folder / "samples.jsonl",
-        [{**row, "step": k + 1, "prompt": HARM[k % len(HARM)], "completion": HARM[(k + 1) % len(HARM)]}
-         for k, row in enumerate(rows[:30])],
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=100, answers=48)
+    lines = runs.load(folder).samples[:30]
+    texts = [(HARM[k % len(HARM)], HARM[(k + 1) % len(HARM)]) for k in range(len(lines))]
+    rewrite(
+        folder,
+        [line.model_copy(update={"step": k + 1, "prompt": prompt, "completion": completion})
+         for k, (line, (prompt, completion)) in enumerate(zip(lines, texts, strict=True))],
     )  # fmt: skip
-    metrics = load(folder).metrics
-    metrics[3]["warnings"] = [HARM[1], HARM[2]]
-    write_jsonl(folder / "metrics.jsonl", metrics)
+    metrics = runs.load(folder).metrics
+    metrics[3] = metrics[3].model_copy(update={"warnings": {"one": HARM[1], HARM[2]: "two"}})
+    rewrite(folder, metrics)
     return folder
 
 
 @pytest.fixture(scope="module")
-def report(run):
+def report(run: Path) -> Path:
     return write(run)
 
 
-def test_every_panel_is_drawn(show, report):
+def test_every_panel_is_drawn(show: Show, report: Path) -> None:
     page = show(report)
     for section in SECTIONS:
         assert page.locator(f"#{section.id} h2").is_visible()
     charts = page.locator("svg[role=img]")
     assert charts.count() == 20
     for k in range(charts.count()):
-        box = charts.nth(k).bounding_box()
+        box = box_of(charts.nth(k))
         assert box["width"] > 200
         assert box["height"] > 120
     assert overlaps(page) == []
     assert overflow(page) == 0
 
 
-def test_a_phone(show, report):
+def test_a_phone(show: Show, report: Path) -> None:
     page = show(report, viewport=PHONE, has_touch=True)
     assert overflow(page) == 0
     assert overlaps(page) == []
@@ -68,7 +77,7 @@ def test_a_phone(show, report):
     assert min(sizes) > 9.5  # pixels of the charts' letters
 
 
-def test_the_slider_shows_the_span_it_says(show, report, run):
+def test_the_slider_shows_the_span_it_says(show: Show, report: Path, run: Path) -> None:
     page = show(report)
     slider = page.locator("input[type=range]")
     assert slider.get_attribute("max") == "33"  # spans of three steps
@@ -78,10 +87,11 @@ def test_the_slider_shows_the_span_it_says(show, report, run):
     first = page.locator("figure[data-slider] output").inner_text()
     assert first.startswith("Steps 1 to 3:")
     assert last.startswith("Step 100:")
-    clip = load(run).records.clip
-    rows = clip.filter(clip["column"] == 0).sort("bin")
+    summary = load(run).rows
+    assert summary is not None
+    rows = summary.clip.filter(pl.col("column") == 0).sort("bin")
     titles = page.locator("figure[data-slider] svg").nth(1).locator("g > g > title").all_text_contents()
-    rates = [float(re.search(r": ([\d.]+)\s%", t).group(1)) / 100 for t in titles]
+    rates = [float(found) / 100 for title in titles for found in re.findall(r": ([\d.]+)\s%", title)]
     assert rates == pytest.approx(rows["clip_rate"].to_list(), abs=6e-4)
     # The bars have the heights that their axis gives those rates.
     heights, scale = page.evaluate(
@@ -91,15 +101,15 @@ def test_the_slider_shows_the_span_it_says(show, report, run):
                 (bottom - top) / (y1 - y0)]; }"""
     )
     assert [h / scale for h in heights] == pytest.approx(rows["clip_rate"].to_list(), abs=1e-4)
-    left = page.locator(".marker").bounding_box()["x"]
+    left = box_of(page.locator(".marker"))["x"]
     page.keyboard.press("ArrowRight")
     assert page.locator("figure[data-slider] output").inner_text().startswith("Steps 4 to 6:")
-    assert page.locator(".marker").bounding_box()["x"] > left + 5
+    assert box_of(page.locator(".marker"))["x"] > left + 5
     page.keyboard.press("End")
     assert page.locator("figure[data-slider] output").inner_text() == last
 
 
-def test_search_finds_answers(show, report):
+def test_search_finds_answers(show: Show, report: Path) -> None:
     page = show(report)
     answers = page.locator(".answer")
     assert page.locator("#found").inner_text() == "30 answers"
@@ -117,7 +127,7 @@ def test_search_finds_answers(show, report):
     assert page.locator("details.step[open]").count() == 2
 
 
-def test_the_theme_follows_the_system_and_then_the_button(show, report):
+def test_the_theme_follows_the_system_and_then_the_button(show: Show, report: Path) -> None:
     page = show(report, color_scheme="dark")
     colour = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(colour)
@@ -137,7 +147,7 @@ def test_the_theme_follows_the_system_and_then_the_button(show, report):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_against_its_ground(show, report, scheme):
+def test_text_can_be_read_against_its_ground(show: Show, report: Path, scheme: str) -> None:
     """WCAG's contrast for text, 4.5, of every colour that writes or draws."""
     page = show(report, color_scheme=scheme)
     ratios = page.evaluate(
@@ -163,7 +173,7 @@ def test_text_can_be_read_against_its_ground(show, report, scheme):
     assert {k: v for k, v in ratios.items() if v < 4.5} == {}
 
 
-def test_what_models_wrote_does_no_harm(show, report):
+def test_what_models_wrote_does_no_harm(show: Show, report: Path) -> None:
     page = show(report)
     for details in page.locator("details").all():
         details.evaluate("d => { d.open = true; }")
@@ -173,10 +183,12 @@ def test_what_models_wrote_does_no_harm(show, report):
     text = page.locator("#samples").inner_text()
     for wanted in ('<script>alert("x")</script> \'"&<b> \\x00\\x1b[31m\\x07 \\ud800 \\u202e end', *HARM[1:]):
         assert wanted in text
-    assert HARM[1] in page.locator("#warnings").inner_text()
+    warnings = page.locator("#warnings").inner_text()
+    assert HARM[1] in warnings
+    assert HARM[2] in warnings
 
 
-def test_the_policy_stops_what_would_get_through(browser, report):
+def test_the_policy_stops_what_would_get_through(browser: Browser, report: Path) -> None:
     page = browser.new_page()
     page.goto(report.as_uri())
     blocked = page.evaluate(
@@ -194,7 +206,7 @@ def test_the_policy_stops_what_would_get_through(browser, report):
     page.close()
 
 
-def test_without_script_everything_can_be_read(show, report):
+def test_without_script_everything_can_be_read(show: Show, report: Path) -> None:
     page = show(report, java_script_enabled=False)
     assert page.locator("svg[role=img]").count() == 20
     assert page.locator("figure[data-slider] output").inner_text().startswith("Step 100")
@@ -203,30 +215,33 @@ def test_without_script_everything_can_be_read(show, report):
         assert not page.locator(hidden).is_visible()
 
 
-def test_values_under_the_pointer(show, report, run):
+def test_values_under_the_pointer(show: Show, report: Path, run: Path) -> None:
     page = show(report)
     chart = page.locator("svg", has=page.locator("title", has_text="Training reward"))
     chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
+    box = box_of(chart)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    step, reward = re.fullmatch(r"step (\d+)\nmean reward: ([\d.]+)", page.locator("#tip").inner_text()).groups()
-    assert float(reward) == pytest.approx(load(run).metrics[int(step) - 1]["reward"], abs=2e-3)
+    found = re.fullmatch(r"step (\d+)\nmean reward: ([\d.]+)", page.locator("#tip").inner_text())
+    assert found is not None
+    assert float(found.group(2)) == pytest.approx(runs.load(run).metrics[int(found.group(1)) - 1].reward, abs=2e-3)
     page.mouse.move(5, 5)
     assert not page.locator("#tip").is_visible()
 
 
-def test_the_keyboard_reaches_everything(show, report):
+def test_the_keyboard_reaches_everything(show: Show, report: Path) -> None:
     page = show(report)
     reached = set()
     focus = "(e => e.id || (e.tagName === 'SUMMARY' ? 'summary' : e.hash ?? e.tagName))(document.activeElement)"
-    while (page.keyboard.press("Tab"), at := page.evaluate(focus))[1] != "BODY":
+    page.keyboard.press("Tab")
+    while (at := page.evaluate(focus)) != "BODY":
         reached.add(at)
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+        page.keyboard.press("Tab")
     sections = {f"#{s.id}" for s in SECTIONS}
     assert {"theme", "search", "summary", "clip-rate-by-length-through-training-at"} | sections <= reached
 
 
-def test_several_runs(show, run, tmp_path):
+def test_several_runs(show: Show, run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "a run with quite a long name <b>", steps=30, rule="gspo", seed=3)
     page = show(write([run, other], tmp_path / "compare.html"))
     assert overlaps(page) == []
@@ -248,7 +263,7 @@ def test_several_runs(show, run, tmp_path):
     assert overlaps(phone) == []
 
 
-def test_a_thousand_steps_are_small_and_quick(show, tmp_path):
+def test_a_thousand_steps_are_small_and_quick(show: Show, tmp_path: Path) -> None:
     folder = stretch(make_run(tmp_path / "run", steps=25, answers=256), 1000)
     path = write(folder)
     assert path.stat().st_size < 3_000_000

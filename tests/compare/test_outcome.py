@@ -1,4 +1,4 @@
-"""What a finished run is measured at, against its own files read again by hand; and the file of the results."""
+"""The outcome of a run against its own files read by hand; and the results file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fspo import objectives
-from fspo.comparing.cell import commit_of_package, run_cell
-from fspo.comparing.outcome import _accuracy, _curves, _health, outcome
-from fspo.comparing.store import Store, read
-from fspo.comparing.suite import Cell, Plan, Suite, load
-from fspo.local.config import TrainConfig
-from fspo.local.loop import train
+from fspo import objectives, runs
+from fspo.comparisons.cell import commit_of_package, run_cell
+from fspo.comparisons.outcome import _accuracy, _curves, _health, outcome
+from fspo.comparisons.plan import Cell, Plan
+from fspo.comparisons.store import Store, read
+from fspo.comparisons.suite import Suite, load
+from fspo.config import TrainConfig
+from fspo.training.loop import train
 
 
 def plan(**changes: Any) -> Plan:
@@ -53,9 +54,9 @@ def test_sums_by_length_are_those_of_the_records(folder: Path) -> None:
     assert found["lengths"] == sorted({r["length"] for r in rows})
     for k, length in enumerate(found["lengths"]):
         own = [r for r in rows if r["length"] == length]
-        pulled = [r for r in own if r["advantage"] != 0]
-        assert found["count"][k] == len(pulled)
-        assert found["accepted"][k] == pytest.approx(sum(min(1, max(0, r["accepted"])) for r in pulled))
+        clippable = [r for r in own if r["advantage"] != 0]
+        assert found["count"][k] == len(clippable)
+        assert found["accepted"][k] == pytest.approx(sum(min(1, max(0, r["accepted"])) for r in clippable))
         assert found["all_count"][k] == len(own)
         assert found["total"][k] == pytest.approx(sum(r["log_ratio"] for r in own), abs=1e-12)
         assert found["square"][k] == pytest.approx(sum(r["log_ratio"] ** 2 for r in own))
@@ -99,18 +100,22 @@ def test_bands_of_three_widths_clip_the_same_share(folder: Path) -> None:
     found = json.loads(outcome(folder)["attributes"])[0]
     rows = [r for r in off_policy(folder) if r["advantage"] != 0]
     assert found["by"] == "length"
-    for name, exponent in (("fspo", 0.5), ("gspo", 1.0), ("rloo", 0.0)):
+    fspo, gspo, rloo = objectives.FSPO(), objectives.GSPO(), objectives.RLOO()
+    laws = (
+        ("fspo", 0.5, fspo.c_low, fspo.c_high),
+        ("gspo", 1.0, -math.log1p(-gspo.clip_low), math.log1p(gspo.clip_high)),
+        ("rloo", 0.0, -math.log1p(-rloo.clip_low), math.log1p(rloo.clip_high)),
+    )
+    for name, exponent, low, high in laws:
         assert found[name]["clip_rate"] == pytest.approx(0.1, abs=1 / len(rows))
         # the farthest tenth, on the side where clipping acts, in the default range's proportions of up and down
-        values = objectives.get(name)
-        low, high = (values.c_low, values.c_high) if name == "fspo" else (
-            -math.log1p(-values.clip_low), math.log1p(values.clip_high))  # fmt: skip
         far = [r["log_ratio"] / r["length"] ** exponent / (high if r["advantage"] > 0 else -low) for r in rows]
         edge = sorted(far)[-round(0.1 * len(far)) - 1]
         shortest = found[name]["bins"][0]
         limit = int(shortest["label"].split("–")[-1])
         inside = [f > edge for f, r in zip(far, rows, strict=True) if r["length"] <= limit]
-        assert (len(inside), statistics.fmean(inside)) == (shortest["count"], pytest.approx(shortest["clip_rate"]))
+        assert len(inside) == shortest["count"]
+        assert statistics.fmean(inside) == pytest.approx(shortest["clip_rate"])
 
 
 def test_growth_and_cosine(folder: Path) -> None:
@@ -120,17 +125,19 @@ def test_growth_and_cosine(folder: Path) -> None:
     assert fitted
     assert all(lo <= h <= hi for lo, h, hi in fitted)
     assert found["cosine"] == []
-    rows = [{"step": 2, "update": 1, "measured": 0.9, "bound": 0.2, "bound_tight": 0.5}]
-    (folder / "cosine.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    runs.RunWriter(folder).append(runs.Cosine(step=2, update=1, measured=0.9, bound=0.2, bound_tight=0.5))
     measured = outcome(folder)
     (folder / "cosine.jsonl").unlink()
     names = ("cosine_steps", "cosine", "cosine_bound", "cosine_bound_full")
     assert [measured[name] for name in names] == [[2], [0.9], [0.5], [0.2]]
 
 
-def evaluations(*accuracy: float) -> list[dict[str, Any]]:
+def evaluations(*accuracy: float) -> list[runs.Evaluated]:
+    def by_difficulty(*rates: float) -> list[runs.RateBin]:
+        return [runs.RateBin(low=k, high=k, count=8, accuracy=a, interval=(0, 1)) for k, a in enumerate(rates)]
+
     return [
-        {"step": 10 * i, "accuracy": a, "by_difficulty": [{"accuracy": a}, {"accuracy": a / 2}]}
+        runs.Evaluated(step=10 * i, split="eval", accuracy=a, by_difficulty=by_difficulty(a, a / 2))
         for i, a in enumerate(accuracy)
     ]
 
@@ -149,12 +156,13 @@ def test_summaries_of_the_evaluations() -> None:
 
 def test_spikes_drift_and_curves() -> None:
     norms = [1.0] * 20 + [3.1, 1.0, 2.9, 3.2] + [1.0] * 76
-    metrics = [{"step": i + 1, "length": float(i), "skipped": 2, "grad_norm": n} for i, n in enumerate(norms)]
-    found = _health([{"step": 0, "length": 50.0, "skipped": 0}, *metrics])  # a step without an update
+    metrics = [runs.Metrics(step=i + 1, length=float(i), skipped=2, grad_norm=n) for i, n in enumerate(norms)]
+    found = _health([runs.Metrics(step=0, length=50.0, skipped=0), *metrics])  # a step without an update
     assert (found["spikes"], found["skipped"]) == (2, 2)
     assert _health(metrics)["length_first"] == pytest.approx(4.5)
     assert _health(metrics)["length_last"] == pytest.approx(94.5)
-    assert _health([m | {"grad_norm": 9.0 if m["step"] == 5 else 1.0} for m in metrics])["spikes"] == 0
+    early = [m.model_copy(update={"grad_norm": 9.0 if m.step == 5 else 1.0}) for m in metrics]
+    assert _health(early)["spikes"] == 0
     curves = _curves(metrics)
     assert len(curves["steps"]) == len(curves["length"]) == 40
     assert curves["length"][0] == pytest.approx(1.0)  # of the first three
@@ -167,7 +175,7 @@ def test_a_cell_gives_a_row_and_leaves_nothing(tmp_path: Path) -> None:
     row = run_cell(cell, made.warm[str(cell.warm)], tmp_path, "abc")
     assert list(tmp_path.iterdir()) == []
     assert (row["status"], row["commit"], row["seed"], row["eval_steps"]) == ("finished", "abc", 1000, [0, 1, 2, 3])
-    assert json.loads(row["config"]) == cell.config  # the start's folder is nowhere in it
+    assert json.loads(row["config"]) == cell.config  # without the folder of the warm start
     assert json.loads(row["objective"])["c_low"] == 0.01
     store = Store(tmp_path / "results.parquet")
     store.add(row | {"suite": "smoke"})

@@ -1,4 +1,4 @@
-"""What a suite comes to: its cells, the trial that is chosen, and what may start when."""
+"""Suites and their plans: the cells, the trial that is chosen, and what may start when."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fspo.comparing.suite import Cell, Plan, Suite, load, merge, names
-from fspo.local.config import TrainConfig
+from fspo.comparisons import comparison_tables
+from fspo.comparisons.plan import Cell, Plan, merge
+from fspo.comparisons.store import read
+from fspo.comparisons.suite import Suite, load, names
+from fspo.config import TrainConfig
 
 FSPO = {"objective": {"name": "fspo"}, "trials": [{"c_low": 0.03, "c_high": 0.03}, {"c_low": 0.1, "c_high": 0.2}]}
 GSPO = {"objective": {"name": "gspo"}, "trials": [{"clip_low": 1e-3}, {"clip_low": 1e-2}]}
@@ -60,14 +63,14 @@ def test_cells_that_are_compared_differ_in_the_method_alone() -> None:
     assert all(len(configs) == 1 for configs in shared.values())
 
 
-def test_one_warm_start_a_task() -> None:
+def test_one_warm_start_per_task() -> None:
     plan = Plan(suite())
     assert len(plan.warm) == 2
     assert all(warm.config["seed"] == 0 and warm.config["rollout"]["staleness"] == 0 for warm in plan.warm.values())
     for task in ("sort", "add"):
         assert len({cell.warm for cell in plan.tuning + plan.test if cell.task == task}) == 1
     assert len(Plan(suite(settings={"a": {}, "b": {"model": {"path": "tiny:1x32"}}})).warm) == 4
-    assert Plan(suite(base={"steps": 4})).warm == {}
+    assert Plan(suite(base={"steps": 4, "warmup": None})).warm == {}
 
 
 def test_all_runs_every_trial_with_every_seed() -> None:
@@ -109,12 +112,12 @@ def test_a_bad_run_is_found_before_the_first_one_starts(changes: dict[str, Any],
 
 
 def test_a_key_stays_while_its_run_stays() -> None:
-    before = {(c.group, c.trial, c.seed, c.phase): c.key for c in Plan(suite()).tuning + Plan(suite()).test}
+    before = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(suite()).tuning + Plan(suite()).test}
     grown = suite(
         seeds=4, title="another", tasks={"sort": {"task": {"name": "sort", "n_max": 8}}, "add": {"task": "add"},
         "stack": {"task": "stack"}},
     )  # fmt: skip
-    after = {(c.group, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
+    after = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
     assert before.items() < after.items()
     longer = Plan(suite(base={"steps": 5, "warmup": {"solved": 0.1}}))
     assert not set(before.values()) & {c.key for c in longer.tuning + longer.test}
@@ -169,7 +172,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
     plan = Plan(
         suite(
             methods=methods, reference="plain", seeds=seeds, tuning={"seeds": tuning, "all": everything},
-            base={"steps": 4} | ({"warmup": {"solved": 0.1}} if warm else {}),
+            base={"steps": 4, "warmup": {"solved": 0.1} if warm else None},
         )
     )  # fmt: skip
     rng = random.Random(luck)
@@ -184,7 +187,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
             if isinstance(job, Cell):
                 done = {r["key"] for r in rows}
                 assert job.warm is None or job.warm in warmed
-                own = {c.key for c in plan.tuning if c.group == job.group}
+                own = {c.key for c in plan.tuning if c.place == job.place}
                 assert job.phase == "tune" or own <= done
         if not running:
             break
@@ -197,7 +200,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
     assert len(started) == len(set(started)) == plan.total + len(plan.warm)
     assert len(plan.finished(rows)) == plan.total
     chosen = plan.choose(rows)
-    assert all(chosen.get(c.group, c.trial) == c.trial for c in plan.cells(rows) if c.phase == "test")
+    assert all(chosen.get(c.place, c.trial) == c.trial for c in plan.cells(rows) if c.phase == "test")
 
 
 def test_a_named_table_replaces_and_another_is_merged() -> None:
@@ -224,3 +227,28 @@ def test_methods_of_another_suite() -> None:
     assert suite(methods="headline").methods == headline.methods
     with pytest.raises(ValueError, match=r"no suite 'headlin'.*did you mean 'headline'"):
         suite(methods="headlin")
+
+
+def test_an_objective_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from fspo.objectives import FSPO\n\n\nclass Wider(FSPO):\n    name = 'wider'\n    c_low: float = 0.5\n"
+    (tmp_path / "own_objectives.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan = Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Wider"}}}, reference="own"))
+    assert plan.test[0].config["objective"] == {"name": "own_objectives:Wider"}
+    with pytest.raises(ValueError, match="'own_objectives:Narrower' cannot be loaded"):
+        Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Narrower"}}}, reference="own"))
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+STORED = ("ablation", "attributes", "cap", "headline", "near", "offpolicy", "rewards", "sensitivity", "width")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_results_are_those_of_the_suites(name: str) -> None:
+    """A change of a default would give the cells of a suite other keys, and their results would no longer be found."""
+    suite = load(name)
+    plan = Plan(suite)
+    rows = plan.finished(read(RESULTS / name / "results.parquet"))
+    assert len(rows) == plan.total
+    assert [json.loads(row["config"]) for row in rows] == [cell.config for cell in plan.cells(rows)]
+    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == comparison_tables.text(rows, suite)

@@ -1,4 +1,4 @@
-"""Every recipe resolves on its engines, and runs two steps with a tiny model and ten rows of data."""
+"""Translation to other trainers. Every recipe resolves on its engines, and runs two steps with a tiny model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from small import RECIPES, overrides
+from verl.utils.import_utils import load_extern_object
 
-from fspo.engines import run_trl, run_verl
-from fspo.local.config import read
-from fspo.local.records import read_lines
+from fspo import tasks
+from fspo.config import read
+from fspo.engines.trl import run as run_trl
+from fspo.engines.verl import run as run_verl
+from fspo.runs import Metrics, NullObserver, RunWriter, Timing, load
+from helpers.custom_objective import HALVED
+from helpers.small_recipes import RECIPES, overrides
 
 ENGINES = {
     "qwen3-1.7b-math": ("trl", "verl"),
@@ -26,7 +31,7 @@ PAIRS = [(name, engine) for name, engines in ENGINES.items() for engine in engin
 
 
 def fspo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fspo.cli", *arguments]
+    command = [sys.executable, "-m", "fspo", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -38,12 +43,13 @@ def test_every_recipe_is_here() -> None:
 def test_a_recipe_resolves(name: str, engine: str, tmp_path: Path) -> None:
     """The model and data are those of the recipe: nothing is loaded or written."""
     config = read(RECIPES / f"{name}.yaml", [])
-    said = {"trl": run_trl, "verl": run_verl}[engine].describe(config, tmp_path / "run")
-    assert config.model.path in said
-    assert str(config.update.lr) in said
+    printed = {"trl": run_trl, "verl": run_verl}[engine].describe(config, tmp_path / "run")
+    assert config.model.path in printed
+    assert str(config.update.lr) in printed
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_and_stops(tmp_path: Path) -> None:
     recipe = str(RECIPES / "gsm8k-24gb.yaml")
     done = fspo("train", recipe, "steps=7", "--engine", "verl", "--dry-run", "--out", str(tmp_path / "run"))
@@ -61,6 +67,7 @@ def test_a_dry_run_prints_and_stops(tmp_path: Path) -> None:
         ("verl", "rollout.dynamic=1", "rollout.dynamic = 1 is not possible with --engine verl"),
         ("verl", "update.schedule=linear", "update.schedule = 'linear' is not possible with --engine verl"),
         ("verl", "update.token_budget=600", "update.token_budget = 600 must be at least 1536"),
+        ("verl", "log.samples=2", "set trainer.rollout_data_dir in engines.verl"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(engine: str, setting: str, sentence: str, tmp_path: Path) -> None:
@@ -69,8 +76,28 @@ def test_what_an_engine_cannot_do_is_refused(engine: str, setting: str, sentence
         {"trl": run_trl, "verl": run_verl}[engine].describe(config, tmp_path)
 
 
-def test_what_verl_calls_otherwise(tmp_path: Path) -> None:
-    """Options of an objective that verl has outside its loss, and settings that go over the translation."""
+def test_the_samplers_correction_is_the_objectives_in_trl_and_verls_own_in_verl(tmp_path: Path) -> None:
+    settings = ["rollout.engine=vllm", "objective.mismatch={c: 0.1}"]
+    config = read(RECIPES / "gsm8k-24gb.yaml", settings)
+    found = run_trl.arguments(config, tmp_path)
+    assert found["objective_args"] == {"c_low": 0.03, "c_high": 0.03, "mismatch": {"c": 0.1}}
+    with pytest.raises(ValueError, match=r"set algorithm\.rollout_correction in engines\.verl"):
+        run_verl.overrides(config, tmp_path)
+
+
+def test_an_objective_of_another_module_is_named_for_verl(tmp_path: Path) -> None:
+    settings = [f"objective={{name: '{HALVED}', c_low: 0.1, entropy_coef: 0.01}}"]
+    found = run_verl.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    actor = "actor_rollout_ref.actor"
+    assert found[f"{actor}.policy_loss.loss_mode"] == "fspo"
+    assert found[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1}
+    word = next(word for word in run_verl.command(found) if "policy_loss.objective" in word)
+    assert OverridesParser.create().parse_override(word).value() == found[f"++{actor}.policy_loss.objective"]
+    assert found[f"{actor}.entropy_coeff"] == 0.01
+
+
+def test_options_that_verl_has_itself(tmp_path: Path) -> None:
+    """Options of an objective that verl has outside its loss, and settings that override the translation."""
     settings = [
         "objective={name: gspo, kl: {coef: 0.01, kind: k2}, entropy_coef: 0.002}",
         "engines.verl.trainer.n_gpus_per_node=4",
@@ -85,13 +112,60 @@ def test_what_verl_calls_otherwise(tmp_path: Path) -> None:
 
 
 def test_overrides_survive_hydra(tmp_path: Path) -> None:
-    """Every value is read back by hydra's own parser as it was meant."""
+    """Hydra's own parser reads every value back unchanged."""
     parser = OverridesParser.create()
     found = run_verl.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
     for word, value in zip(run_verl.command(found)[3:], found.values(), strict=True):
         assert parser.parse_override(word).value() == value, word
 
 
+@pytest.mark.slow
+def test_a_dry_run_needs_no_other_trainer() -> None:
+    code = (
+        "import sys, fspo.engines.trl.run, fspo.engines.verl.run;"
+        "assert not {'trl', 'verl', 'ray', 'datasets'} & set(sys.modules), sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
+    """As verl loads and calls it: by the path of its file, with the prompts that were written for verl."""
+    config = read(None, ["task={name: sort, n_min: 2, n_max: 4}", "update.schedule=constant", "steps=2", "warmup=null"])
+    RunWriter(tmp_path).describe(config.model_dump(mode="json"), engine="verl")
+    run_verl._write_prompts(config, tmp_path)
+    found = run_verl.overrides(config, tmp_path)
+    prefix = "reward.custom_reward_function"
+    compute_score: Any = load_extern_object(found[f"{prefix}.path"], found[f"{prefix}.name"])
+    rows = pl.read_parquet(tmp_path / "train.parquet").head(3).to_dicts()
+    for index, row in enumerate(rows):
+        truth = row["reward_model"]["ground_truth"]
+        example = tasks.get(config.task).example("train", index)
+        assert row["prompt"] == [{"role": "user", "content": example.prompt}]
+        folder = found[f"+{prefix}.reward_kwargs.folder"]
+        right = compute_score(row["data_source"], example.solution, truth, folder=folder)
+        assert right == {"score": 1.0, "acc": 1.0, "unscored": 0.0}
+        assert compute_score(row["data_source"], "?", truth, folder=folder)["acc"] == 0
+
+
+def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
+    class Shown(NullObserver):
+        def __init__(self) -> None:
+            self.steps: list[tuple[int, float | None]] = []
+
+        def step(self, metrics: Metrics, timing: Timing) -> None:
+            self.steps.append((metrics.step, metrics.reward))
+
+    writer, shown = RunWriter(tmp_path), Shown()
+    writer.append(Metrics(step=1, reward=0.1))  # before the resume
+    lines = "".join(f'{{"step": {step}, "reward": 0.5}}\n' for step in (2, 3))
+    code = f"open({str(writer.path(Metrics))!r}, 'a').write({lines!r}); exit(3)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        assert run_verl._follow(process, tmp_path, shown) == 3
+    assert shown.steps == [(2, 0.5), (3, 0.5)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "verl"])
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     settings = [*overrides(name, tmp_path), "rollout.engine=local"]
@@ -103,8 +177,11 @@ def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     rows = pl.read_parquet(run / "records")
     assert rows["step"].unique().sort().to_list() == [1, 2]
     assert len(rows) == 2 * 8 * read(RECIPES / f"{name}.yaml", []).update.epochs
-    assert [row["step"] for row in read_lines(run / "metrics.jsonl")] == [1, 2]
-    assert [row["step"] for row in read_lines(run / "evaluations.jsonl")] == [0, 2]
+    found = load(run)
+    assert found.facts.engine == engine
+    assert [line.step for line in found.metrics] == [1, 2]
+    assert [line.step for line in found.evaluations] == [0, 2]
+    assert {line.step for line in found.samples} == {1, 2}
     assert "Clip rate by length" in (run / "report.html").read_text()
     if (name, engine) == ("gsm8k-24gb", "trl"):
         assert fspo("eval", str(run), "--prompts", "4").returncode == 0

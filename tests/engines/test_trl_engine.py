@@ -1,4 +1,4 @@
-"""The TRL engine: TRL's own losses, real training, and independence of how a batch is split."""
+"""The TRL engine: equal to TRL's own losses, real training, and the same result however a batch is split."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
 import torch
-from audited import assert_the_audit_agrees
 from trl import GRPOConfig, GRPOTrainer, TrlParser
-from trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 import fspo
-from fspo.engines.trl import STATE, FSPOConfig
-from fspo.local import tiny
-from fspo.report.load import load
+from fspo.engines.trl import FSPOConfig
+from fspo.engines.trl.trainer import STATE
+from fspo.model import tiny
+from fspo.runs import load, rows
+from helpers.audited import assert_the_audit_agrees
+from helpers.custom_objective import HALVED, Halved
+from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, 
     """The loss of an optimiser step by the trainer's own `_compute_loss`, and its gradients."""
     run.model.train()
     run.current_gradient_accumulation_steps = len(inputs)
-    if hasattr(run, "ledger"):
-        run.ledger.update = update
+    if hasattr(run, "tracker"):
+        run.tracker.update = update
     total = 0.0
     for part in inputs:
         loss = run._compute_loss(run.model, dict(part))
@@ -103,19 +105,19 @@ def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> 
         assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
         torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
     if case not in ("cispo", "vespo", "sapo"):
-        clip_rate = run.ledger.close()["clip_rate"]
+        clip_rate = run.tracker.close()["clip_rate"]
         assert 0 < clip_rate < 1, "both sides of the clip range must be met"
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
 def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path) -> None:
-    """TRL's own code makes the weights of the answers; only the engine that would have sampled them is not there."""
+    """TRL's own code computes the weights of the answers; only the engine that would have sampled them is missing."""
     rule = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
-    common = {"per_device_train_batch_size": 16, "num_iterations": 2, **rule}
+    common: dict[str, Any] = {"per_device_train_batch_size": 16, "num_iterations": 2, **rule}
     noise = torch.Generator().manual_seed(1)
 
     def sampler(asked: list[str], host: Any) -> dict[str, Any]:
-        found = answers(asked, host)
+        found: dict[str, Any] = answers(asked, host)
         found["logprobs"] = [
             (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
         ]
@@ -123,7 +125,7 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
 
     run = trainer(model, tmp_path, objective="grpo", rollout_func=sampler, **common)
     run.objective = FSPOConfig(**settings(tmp_path, objective="grpo", use_vllm=True, **common)).make_objective()
-    run.ledger.objective = run.objective
+    run.tracker.objective = run.objective
     peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, loss_type="grpo", **common)
     for host in (run, peer):
         host.use_vllm, host._last_loaded_step = True, 0
@@ -155,31 +157,33 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert {"fspo/clip_by_length/1", "fspo/clip_by_length/2", "entropy", "reward"} <= set(log[0]) | set(moved)
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
 
-    rows = pl.read_parquet(tmp_path / "fspo" / "records")
-    assert rows.group_by("step", "update").len().sort("step", "update").rows() == [
+    written = pl.read_parquet(tmp_path / "fspo" / "records")
+    assert written.group_by("step", "update").len().sort("step", "update").rows() == [
         *((step, update, 16) for step in (1, 2) for update in range(4)), (3, 0, 16), (3, 1, 16),
     ]  # fmt: skip
-    first = rows.filter(pl.col("update") < 2)  # the first pass over each rollout: every answer once
+    assert written.filter("off_policy")["update"].unique().sort().to_list() == [1, 2, 3]
+    first = written.filter(pl.col("update") < 2)  # the first pass over each rollout: every answer once
     for (_,), part in first.group_by("step"):
         rewards = torch.tensor(part["reward"].to_list())
         expected = fspo.advantages.get("rloo")(rewards, part["index"].to_list())
         torch.testing.assert_close(torch.tensor(part["advantage"].to_list()), expected)
         assert set(part["index"]) == set(range(32 // GROUP))
-    assert set(rows["truncated"]) == {True, False}
-    assert rows.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
+    assert set(written["truncated"]) == {True, False}
+    assert written.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
     found = load(tmp_path / "fspo")
     assert found.objective["name"] == "fspo"
     assert found.config["trl"]["learning_rate"] == 1e-3
-    assert [row["step"] for row in found.metrics] == [1, 2, 3]
-    assert found.metrics[0]["reward"] == pytest.approx(log[0]["reward"])
-    assert found.records is not None
-    assert found.records.rows == len(rows)
+    assert found.facts.engine == "trl"
+    assert [line.step for line in found.metrics] == [1, 2, 3]
+    assert found.metrics[0].reward == pytest.approx(log[0]["reward"])
+    assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
 def test_a_new_run_replaces_the_records_of_an_older_one(model: Path, tmp_path: Path) -> None:
-    for steps in (3, 1):
-        trainer(model, tmp_path, max_steps=steps, per_device_train_batch_size=8).train()
+    for steps, objective in ((3, "fspo"), (1, "gspo")):
+        trainer(model, tmp_path, max_steps=steps, objective=objective, per_device_train_batch_size=8).train()
+    assert load(tmp_path / "fspo").objective == {"name": "gspo"}
     assert pl.read_parquet(tmp_path / "fspo" / "records")["step"].unique().to_list() == [1]
     assert len((tmp_path / "fspo" / "metrics.jsonl").read_text().splitlines()) == 1
 
@@ -191,7 +195,7 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_an_audit_says_what_the_metrics_say(whole: Path) -> None:
+def test_an_audit_agrees_with_the_metrics(whole: Path) -> None:
     assert assert_the_audit_agrees(whole / "fspo" / "fspo") > 0
     assert_the_audit_agrees(whole / "dapo" / "fspo")
 
@@ -211,21 +215,23 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
     assert_same_end(whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(port)]
-    script = [str(Path(__file__).parent / "trl_runs.py"), str(model), str(tmp_path), "4", "2"]
+    script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "--nproc_per_node", "2", *script],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_end(whole, tmp_path)
-    rows = [pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path)]
+    one, two = (pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path))
     place = ["step", "update", "index", "reward", "length", "advantage"]
-    assert rows[0].select(place).sort(place).equals(rows[1].select(place).sort(place))
+    assert one.select(place).sort(place).equals(two.select(place).sort(place))
 
 
 def test_peft_trains_the_adapter_alone(model: Path, tmp_path: Path) -> None:
@@ -246,7 +252,7 @@ def test_peft_trains_the_adapter_alone(model: Path, tmp_path: Path) -> None:
 
 
 def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> None:
-    common = {
+    common: dict[str, Any] = {
         "objective": "fspo_adaptive", "num_iterations": 2, "per_device_train_batch_size": 16, "max_steps": 6,
         "save_strategy": "steps", "save_steps": 4,
     }  # fmt: skip
@@ -254,15 +260,15 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
     whole.train()
     checkpoint = tmp_path / "a" / "checkpoint-4"
     learnt = json.loads((checkpoint / STATE).read_text())
-    assert learnt["step"] == 3
+    assert learnt["step"] == 2
     assert learnt["objective"]["1"]["sigma"] > 0
-    rows = pl.read_parquet(tmp_path / "a" / "fspo" / "records")
+    written = pl.read_parquet(tmp_path / "a" / "fspo" / "records")
 
     again = trainer(model, tmp_path / "a", **common)
     again.train(resume_from_checkpoint=str(checkpoint))
     assert again.state.global_step == 6
-    assert again.ledger.state_dict() == whole.ledger.state_dict()
-    assert pl.read_parquet(tmp_path / "a" / "fspo" / "records").equals(rows)
+    assert again.tracker.state() == whole.tracker.state()
+    assert pl.read_parquet(tmp_path / "a" / "fspo" / "records").equals(written)
     (checkpoint / STATE).unlink()
     with pytest.raises(ValueError, match=r"has no fspo\.json"):
         trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
@@ -280,16 +286,16 @@ def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path
     before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
     run.train()
     assert all(torch.equal(before[name], p) for name, p in run.model.named_parameters())
-    assert run.ledger.step == 3
+    assert run.tracker.step == 3
 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"loss_type": "grpo"}, "loss_type = 'grpo' is of TRL's own losses and would do nothing: give objective"),
+        ({"loss_type": "grpo"}, "loss_type = 'grpo' is a setting of TRL's own losses: give objective"),
         ({"epsilon": 0.1}, "give the clip range in objective_args"),
         ({"epsilon_high": 0.28}, "epsilon_high = 0.28"),
-        ({"delta": 1.5}, "dual_clip or c_dual"),
+        ({"delta": 1.5}, "dual_clip or dual"),
         ({"importance_sampling_level": "sequence"}, "objective='gspo'"),
         ({"sapo_temperature_neg": 2.0}, "give tau_neg"),
         ({"vespo_k_pos": 1.0}, "give k_pos"),
@@ -329,7 +335,7 @@ def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:
 
 def test_settings_from_the_command_line(tmp_path: Path) -> None:
     arguments = ["--output_dir", str(tmp_path), "--objective", "fspo", "--objective_args", '{"clip_rate": 0.1}']
-    (config,) = TrlParser([FSPOConfig]).parse_args_and_config([*arguments, "--use_cpu", "--bf16", "false"])
+    (config,) = TrlParser(cast(Any, [FSPOConfig])).parse_args_and_config([*arguments, "--use_cpu", "--bf16", "false"])
     assert config.make_objective() == fspo.objectives.get("fspo", clip_rate=0.1)
 
 
@@ -342,7 +348,7 @@ def test_a_kl_penalty_of_ours_makes_trl_keep_a_reference(tmp_path: Path) -> None
 def test_the_documented_change_of_a_grpo_script_runs(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The difference in docs/engines.md is at most three lines, and what stands after it trains."""
+    """The diff in docs/engines.md changes at most three lines, and the new lines train."""
     text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
     lines = text.split("```diff\n")[1].split("```")[0].splitlines()
     before, after = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
@@ -356,3 +362,16 @@ def test_the_documented_change_of_a_grpo_script_runs(
     found = load("out/fspo")
     assert found.objective["name"] == "fspo"
     assert len(found.metrics) == 3
+
+
+def test_an_objective_of_another_module(model: Path, tmp_path: Path) -> None:
+    parameters = {"clip_rate": 0.2}
+    run = trainer(
+        model, tmp_path, max_steps=2, num_iterations=2, per_device_train_batch_size=8, objective=HALVED,
+        objective_args=parameters,
+    )  # fmt: skip
+    run.train()
+    assert isinstance(run.objective, Halved)
+    recorded = load(tmp_path / "fspo").objective
+    assert recorded == {"name": HALVED, **parameters}
+    assert fspo.objectives.get(**recorded) == run.objective

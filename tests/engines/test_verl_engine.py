@@ -1,4 +1,4 @@
-"""The objectives inside verl 0.9.1: equal to ours and to verl's own, and the same however a batch is split."""
+"""The objectives inside verl 0.9.1: equal to ours and to verl's own, whichever way a batch is split."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
-from audited import assert_the_audit_agrees
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
-from verl_ranks import CASES, ROWS, actor, train
 
 import fspo
-from batches import Inputs, assert_equal, random_batch
-from cpu_platform import environment
-from fspo.engines.verl import NAMES, PolicyLoss
-from fspo.local import models
-from fspo.objectives import Totals
+from fspo.engines.updates import UpdateTracker
+from fspo.engines.verl.plugin import NAMES, PolicyLoss
+from fspo.model import loading as models
+from fspo.objectives import Objective, Totals
+from helpers.audited import assert_the_audit_agrees
+from helpers.batches import Inputs, assert_equal, random_batch
+from helpers.cpu_platform import environment
+from helpers.custom_objective import HALVED
+from helpers.verl_ranks import CASES, ROWS, actor, train
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
-def call(config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str | None = None, **options: Any):
+def call(
+    config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str | None = None, **options: Any
+) -> tuple[torch.Tensor, dict[str, float]]:
     """The loss as verl's actor asks for it."""
-    return get_policy_loss_fn(name or config.policy_loss.loss_mode)(
+    loss: Any = get_policy_loss_fn(name or config.policy_loss.loss_mode)
+    result: tuple[torch.Tensor, dict[str, float]] = loss(
         old_log_prob=batch.old_logprobs,
         log_prob=logprobs,
         advantages=batch.advantages.unsqueeze(-1) * batch.mask,
@@ -41,6 +46,12 @@ def call(config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str |
         config=config,
         **{"loss_agg_mode": "token-mean"} | options,
     )
+    return result
+
+
+def tracker_of(config: ActorConfig) -> UpdateTracker:
+    assert isinstance(config.policy_loss, PolicyLoss)
+    return config.policy_loss.actor(config).tracker
 
 
 # --- the losses ------------------------------------------------------------------------------------------------------
@@ -52,7 +63,7 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
         learning = {"drift": "kl"} if name in ("fspo", "fspo_studentized") else {}
         config = actor(name, learning, updates=1)
-        call(config, before, before.logprobs)  # the rollout that the drift and an adaptive band are taken from
+        call(config, before, before.logprobs)  # the rollout from which the drift and an adaptive band are taken
         objective = fspo.objectives.get(NAMES[name], **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
@@ -61,17 +72,19 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         square = n * known.scale(mu) ** 2 + mu * mu * t
         totals = Totals(n, t, mu * t, square, -known.drift_low_variance * t)
 
-        def ours(logprobs: torch.Tensor, batch=batch, objective=objective, totals=totals) -> torch.Tensor:
+        def ours(
+            logprobs: torch.Tensor, batch: Inputs = batch, objective: Objective = objective, totals: Totals = totals
+        ) -> torch.Tensor:
             return objective(logprobs, *batch.arguments()[1:], totals=totals).loss
 
-        def theirs(logprobs: torch.Tensor, batch=batch, config=config) -> torch.Tensor:
+        def theirs(logprobs: torch.Tensor, batch: Inputs = batch, config: ActorConfig = config) -> torch.Tensor:
             return call(config, batch, logprobs)[0]
 
         assert_equal(ours, theirs, batch, f"{name}, batch {seed}")
 
 
 # ours, its parameters, verl's own, its settings and aggregation
-SHARED = {
+SHARED: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], str]] = {
     "ppo": ("fspo.ppo", {"dual_clip": 3.0}, "vanilla", {}, "token-mean"),
     "grpo": ("fspo.grpo", {}, "vanilla", {"clip_ratio_c": 1e12}, "seq-mean-token-mean"),
     "gspo": ("fspo.gspo", {}, "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}, "seq-mean-token-mean"),
@@ -91,7 +104,7 @@ def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool
     for seed in range(40):
         batch = random_batch(seed)
         info = {"dp_size": 2, "batch_num_tokens": 500, "global_batch_size": 64}
-        # An objective of whole responses takes one weight a response: the same as verl's where verl corrects so.
+        # An objective of whole responses takes one weight per response, which is verl's where it corrects sequences.
         shape = (len(batch.mask), 1) if case == "gspo" else batch.mask.shape
         weights = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         weights = weights.expand_as(batch.mask)
@@ -101,10 +114,20 @@ def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool
         theirs_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
         theirs_config.global_batch_info.update(info)
 
-        def ours(logprobs: torch.Tensor, batch=batch, config=ours_config, options=options) -> torch.Tensor:
+        def ours(
+            logprobs: torch.Tensor,
+            batch: Inputs = batch,
+            config: ActorConfig = ours_config,
+            options: dict[str, Any] = options,
+        ) -> torch.Tensor:
             return call(config, batch, logprobs, **options)[0]
 
-        def theirs(logprobs: torch.Tensor, batch=batch, config=theirs_config, options=options) -> torch.Tensor:
+        def theirs(
+            logprobs: torch.Tensor,
+            batch: Inputs = batch,
+            config: ActorConfig = theirs_config,
+            options: dict[str, Any] = options,
+        ) -> torch.Tensor:
             return call(config, batch, logprobs, theirs_name, loss_agg_mode=aggregation, **options)[0]
 
         assert_equal(ours, theirs, batch, f"{case}, batch {seed}")
@@ -121,37 +144,38 @@ def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
         get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("fspo"))
 
 
-def test_a_batch_without_a_trained_token_has_no_gradient_and_teaches_nothing() -> None:
+def test_a_batch_without_a_trained_token_has_no_gradient_and_no_metrics() -> None:
     config, batch = actor("fspo", updates=1), random_batch(0)
     batch.mask[:] = False
     logprobs = batch.logprobs.requires_grad_()
     loss, metrics = call(config, batch, logprobs)
     loss.backward()
     assert float(loss.detach()) == 0
+    assert logprobs.grad is not None
     assert not logprobs.grad.any()
     assert metrics == {}
-    assert config.policy_loss.actor(config).ledger.step == 2
+    assert tracker_of(config).step == 2
 
 
-def test_a_loss_without_gradients_is_part_of_no_update() -> None:
+def test_calls_under_no_grad_are_not_recorded() -> None:
     batch, config = random_batch(0), actor("fspo", updates=1)
     with torch.no_grad():
         loss, metrics = call(config, batch, batch.logprobs)
     assert math.isfinite(loss)
     assert metrics == {}
-    ledger = config.policy_loss.actor(config).ledger
-    assert (ledger.step, ledger.update) == (1, 0)
+    tracker = tracker_of(config)
+    assert (tracker.step, tracker.update) == (1, 0)
     call(config, batch, batch.logprobs)
-    assert (ledger.step, ledger.update) == (2, 0)
+    assert (tracker.step, tracker.update) == (2, 0)
 
 
 # --- ranks and micro-batches -----------------------------------------------------------------------------------------
 
 
-def torchrun(processes: int, script: str, argument: Path, folder: Path) -> None:
+def torchrun(processes: int, module: str, argument: Path, folder: Path) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1",
-        "--nproc_per_node", str(processes), str(HERE / script), str(argument),
+        "--nproc_per_node", str(processes), "-m", module, str(argument),
     ]  # fmt: skip
     done = subprocess.run(command, env=environment(str(folder)), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -171,9 +195,10 @@ def test_every_split_into_micro_batches_gives_the_same_updates(case: Any, micro:
     same(train(actor(*case), rows, 1, ROWS), train(actor(*case), rows.flip(0), 1, micro))
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
     """Real processes on gloo; verl averages their gradients and losses."""
-    torchrun(2, "verl_ranks.py", tmp_path, tmp_path)
+    torchrun(2, "helpers.verl_ranks", tmp_path, tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     rows = torch.arange(ROWS)
     for k, case in enumerate(CASES):
@@ -189,7 +214,7 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
         ]
         same(one, both)
         assert [a["metrics"] for a in first] == [b["metrics"] for b in second], case
-    # Ranks that share their rows count them once.
+    # Rows that several ranks share count once.
     one = train(actor("fspo", {"drift": "kl"}, records=str(tmp_path / "one")), rows, 1, 5)
     same(one, ranks[0]["shared"])
     shared, alone = (pl.read_parquet(tmp_path / name / "records") for name in ("shared", "one"))
@@ -197,7 +222,7 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
     assert len(alone) == 6 * (ROWS - 1)
 
 
-def test_the_drift_is_learnt_from_the_rollout_before() -> None:
+def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
     found = train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)
     measured = [f["metrics"]["actor/fspo/mu"] for f in found]
     used = [f["metrics"]["actor/fspo/drift"] for f in found]
@@ -214,22 +239,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp_path: Path) -> None:
-    """FSDP2 on gloo, several rollouts: the drift that the last updates use was learnt from all ranks' rows."""
+    """FSDP2 on gloo, several rollouts: the drift that the last updates use was learnt from all ranks' rows.
+
+    The objective is one of another module, picked by name through Hydra.
+    """
     found = []
     for processes, micro in ((1, 8), (2, 2)):
-        settings = {
+        settings: dict[str, Any] = {
             "model": str(model), "micro": micro, "out": str(tmp_path / f"{processes}.json"),
             "overrides": [
                 "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
                 "+actor_rollout_ref.actor.policy_loss.updates=4",
-                "+actor_rollout_ref.actor.policy_loss.objective.drift=kl",
+                f"+actor_rollout_ref.actor.policy_loss.objective={{name:'{HALVED}',drift:kl}}",
                 f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
             ],
         }  # fmt: skip
         path = tmp_path / f"settings-{processes}.json"
         path.write_text(json.dumps(settings))
-        torchrun(processes, "verl_worker.py", path, tmp_path)
+        torchrun(processes, "helpers.verl_worker", path, tmp_path)
         found.append(json.loads(Path(settings["out"]).read_text()))
     one, two = found
     assert len(one) == 3
@@ -288,15 +317,17 @@ def test_an_advantage_without_groups_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"loss_mode": "vanilla"}, "'vanilla' is none of fspo's"),
+        ({"loss_mode": "vanilla"}, "'vanilla' is not a loss of fspo"),
         ({"loss_mode": "fspo.gsop"}, "did you mean 'fspo.gspo'"),
-        ({"updates": 0}, "updates = 0 must be the optimiser steps"),
+        ({"updates": 0}, "updates = 0 must be the optimiser steps per rollout"),
         ({"objective": {"c_lwo": 0.1}}, "did you mean 'c_low'"),
         ({"objective": {"c_low": -1}}, "c_low = -1"),
         ({"objective": {"kl": {"coef": 0.1}}}, "set actor.use_kl_loss instead"),
         ({"objective": {"entropy_coef": 0.1}}, "set actor.entropy_coeff instead"),
         ({"objective": {"mismatch": {}}}, "set algorithm.rollout_correction instead"),
         ({"start": 3}, "start = 3 needs policy_loss.records"),
+        ({"loss_mode": "fspo.gspo", "objective": {"name": "ppo"}}, "are two objectives: set loss_mode=fspo"),
+        ({"objective": {"name": "nowhere:Missing"}}, "'nowhere:Missing' cannot be loaded"),
     ],
 )
 def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], sentence: str) -> None:
@@ -307,12 +338,12 @@ def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], se
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"clip_ratio_high": 0.28}, "actor.clip_ratio_high = 0.28 does nothing to fspo"),
-        ({"loss_agg_mode": "seq-mean-token-mean"}, "actor.loss_agg_mode = 'seq-mean-token-mean' does nothing"),
-        ({"ppo_epochs": 3}, "updates = 2 is no multiple of ppo_epochs = 3"),
+        ({"clip_ratio_high": 0.28}, "actor.clip_ratio_high = 0.28 has no effect on fspo"),
+        ({"loss_agg_mode": "seq-mean-token-mean"}, "actor.loss_agg_mode = 'seq-mean-token-mean' has no effect"),
+        ({"ppo_epochs": 3}, "updates = 2 must be a multiple of ppo_epochs = 3"),
     ],
 )
-def test_settings_of_the_actor_that_do_nothing_are_refused(settings: dict[str, Any], sentence: str) -> None:
+def test_settings_of_the_actor_without_effect_are_refused(settings: dict[str, Any], sentence: str) -> None:
     batch = random_batch(0)
     with pytest.raises(ValueError, match=sentence):
         call(actor("fspo", **settings), batch, batch.logprobs)
@@ -321,6 +352,15 @@ def test_settings_of_the_actor_that_do_nothing_are_refused(settings: dict[str, A
 def test_the_aggregation_of_verls_own_terms_may_be_chosen() -> None:
     batch = random_batch(0)
     call(actor("fspo", loss_agg_mode="seq-mean-token-mean", use_kl_loss=True), batch, batch.logprobs)
+
+
+@pytest.mark.parametrize("name", ["gspo", HALVED])
+def test_an_objective_may_be_picked_by_name(name: str) -> None:
+    batch, config = random_batch(0), actor("fspo", {"name": name}, updates=1)
+    loss, _ = call(config, batch, batch.logprobs)
+    expected = fspo.objectives.get(name)(*batch.arguments()).loss
+    assert float(loss) == pytest.approx(float(expected))
+    assert float(loss) != pytest.approx(float(fspo.objectives.get("fspo")(*batch.arguments()).loss))
 
 
 def test_a_loss_needs_its_parameters() -> None:
@@ -337,20 +377,30 @@ def test_more_rows_than_an_update_has_are_refused() -> None:
         call(config, batch, batch.logprobs)
 
 
-def test_verl_finds_the_plug_in_by_its_entry_point(tmp_path: Path) -> None:
-    """As an installed distribution has it; importing it must cost a process nothing that verl does not need."""
-    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
-    folder = tmp_path / "fspo-0.0.dist-info"
+def distribution(path: Path, name: str, entry_points: dict[str, dict[str, str]]) -> None:
+    """The metadata of an installed distribution with these entry points."""
+    folder = path / f"{name}-0.0.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fspo\nVersion: 0.0\n")
-    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in items.items())
-             for group, items in project["entry-points"].items()]  # fmt: skip
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in items.items())
+             for group, items in entry_points.items()]  # fmt: skip
     (folder / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.mark.slow
+def test_verl_finds_the_plug_in_by_its_entry_point(tmp_path: Path) -> None:
+    """And the objectives of other packages with it; importing it must not import what verl does not need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    distribution(tmp_path, "fspo", project["entry-points"])
+    distribution(tmp_path, "other", {"fspo.objectives": {"halved": HALVED}})
     code = (
         "import sys, verl; from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY;"
         "assert 'fspo' in POLICY_LOSS_REGISTRY and 'fspo.rloo' in ADV_ESTIMATOR_REGISTRY;"
         "assert POLICY_LOSS_REGISTRY['gspo'].__module__.startswith('verl.');"
-        "assert 'fspo.local' not in sys.modules and 'fspo.engines.ledger' not in sys.modules"
+        "assert not {'fspo.training', 'fspo.engines.updates', 'polars', 'helpers'} & set(sys.modules);"
+        "assert 'fspo.halved' in POLICY_LOSS_REGISTRY;"
+        "from fspo.engines.verl import PolicyLoss;"
+        "assert PolicyLoss(loss_mode='fspo.halved', updates=1).build().reference_length == 2"
     )
     variables = environment(str(tmp_path))
     del variables["VERL_USE_EXTERNAL_MODULES"], variables["VERL_PLATFORM"]

@@ -1,8 +1,7 @@
-"""What a run with verl writes: records that a resumed run goes on from, and verl's own log merged into them."""
+"""The run folder of a run with verl: a resumed run goes on from it, and verl's own log is merged into it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
-from audited import assert_the_audit_agrees
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.tracking import FileLogger
-from verl_ranks import ROWS, actor, train, update
 
-from fspo.engines.verl_log import collect
-from fspo.report.load import load
+from fspo.engines.verl.log import collect
+from fspo.runs import Evaluated, Metrics, load, read_lines
+from helpers.audited import assert_the_audit_agrees
+from helpers.verl_ranks import ROWS, actor, train, update
 
 
 def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
@@ -33,8 +32,7 @@ def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
         )
         assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
     assert pl.read_parquet(tmp_path / "records")["step"].to_list() == [1] * 2 * (ROWS - 1) + [2] * 2 * (ROWS - 1)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2]
+    assert [line.step for line in read_lines(tmp_path, Metrics)] == [1, 2]
 
 
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
@@ -42,7 +40,7 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
     with pytest.raises(ValueError, match="already holds a run"):
         train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match="no state of the ledger after that step"):
+    with pytest.raises(ValueError, match="has no state after that step"):
         train(actor("fspo", records=str(tmp_path), start=7), rows, 1, 6, rollouts=1)
 
 
@@ -59,16 +57,19 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
         logger.log(data | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
     logger.finish()
     assert collect(log, run) == 3
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["reward"] for row in rows] == [0.25, 0.5, 0.75]
-    assert [row["truncated"] for row in rows] == [0.5] * 3
-    assert rows[2]["mu"] == pytest.approx(found[5]["metrics"]["actor/fspo/mu"])
-    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-    assert evaluations == [{"step": 0, "split": "openai/gsm8k", "samples": 2, "accuracy": 0.25, "reward": 0.5}]
+    merged = load(run)
+    assert [line.reward for line in merged.metrics] == [0.25, 0.5, 0.75]
+    assert [line.truncated for line in merged.metrics] == [0.5] * 3
+    assert merged.metrics[2].mu == pytest.approx(found[5]["metrics"]["actor/fspo/mu"])
+    assert [line.total for line in merged.timings] == [2.0] * 3
+    assert merged.evaluations == [
+        Evaluated(step=0, split="openai/gsm8k", samples=2, accuracy=0.25, reward=0.5)
+    ]  # fmt: skip
     before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
     collect(log, run)
     assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
-    assert load(run).objective["name"] == "fspo"
+    assert merged.objective == {"name": "fspo"}
+    assert merged.facts.engine == "verl"
     assert assert_the_audit_agrees(run) > 0
 
 

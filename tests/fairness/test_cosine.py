@@ -1,6 +1,8 @@
-"""The cosine guarantee: on random problems, and on a real small model."""
+"""The cosine guarantee on random problems; tests/training/test_direction.py has both sides on a real model."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ import torch
 import fspo
 
 
-def test_the_bound_holds_on_100_000_random_problems() -> None:
+@pytest.mark.parametrize("problems", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_the_bound_holds_on_random_problems(problems: int) -> None:
     rng = np.random.default_rng(0)
-    problems, guaranteed, tightest = 100_000, 0, 1.0
+    guaranteed, tightest = 0, 1.0
     for _ in range(problems):
         bins, size = int(rng.integers(2, 9)), int(rng.integers(2, 7))
         p = rng.dirichlet(np.ones(bins))
@@ -49,7 +52,7 @@ def test_by_hand() -> None:
         (([0.5, 0.5], [1, 1], [1, 1], 0.0), "total_norm = 0.0 must be positive"),
     ],
 )
-def test_bad_input(arguments: tuple, sentence: str) -> None:
+def test_bad_input(arguments: tuple[Any, ...], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         fspo.fairness.cosine_bound(*arguments)
 
@@ -66,15 +69,3 @@ def test_measured_on_a_linear_model_by_hand() -> None:
     assert result.measured >= float(result.tight) > 0
     with pytest.raises(ValueError, match="an update is zero"):
         fspo.fairness.measure_cosine(true * 0, true * 0, accepted, torch.tensor([0, 0, 1, 1]), [w])
-
-
-def test_both_sides_on_a_real_model() -> None:
-    pytest.importorskip("transformers")
-    from cosine import run
-
-    rows = run(updates=4, seed=0)
-    assert {name for name, _, _ in rows} >= {"fspo", "gspo", "rloo"}
-    for name, _, result in rows:
-        assert -1 <= float(result.bound) <= result.measured <= 1 + 1e-9, name
-        assert float(result.bound) <= float(result.tight)
-    assert any(result.tight.lre > 0 for _, _, result in rows), "clipping must have acted"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import fspo
-from simulate import SIGMA, ar1_variance, reports, simulate
+from helpers.simulated_ratios import SIGMA, ar1_variance, reports, simulate, table
 
 N = 2_000_000
 
@@ -24,21 +25,34 @@ def test_the_exact_variance_of_ar1_sums() -> None:
 
 @pytest.mark.parametrize("phi", [0.0, 0.2], ids=["independent", "AR(1)"])
 def test_fspo_is_flat_over_length_and_the_others_are_not(phi: float) -> None:
-    table = reports(*simulate(N, phi))
-    fair = table["fspo, kl drift"]
+    S, L = simulate(N, phi)
+    found = reports(S, L)
+    print(f"H = {fspo.fairness.scaling_law(S, L).exponent:.3f}", table(found), sep="\n")
+    fair = found["fspo, kl drift"]
     assert len(fair.bins) == 8
     assert fair.flatness < 0.01
     assert fair.lre < 0.02
     assert fair.clip_rate == pytest.approx(0.1, abs=0.002)
     for name in ("rloo (w in 0.8–1.2)", "gspo (3e-4, 4e-4)", "fspo, zero drift"):
-        assert table[name].flatness > 5 * fair.flatness, name
-    long, short = table["rloo (w in 0.8–1.2)"].bins[-1], table["gspo (3e-4, 4e-4)"].bins[0]
+        assert found[name].flatness > 5 * fair.flatness, name
+    long, short = found["rloo (w in 0.8–1.2)"].bins[-1], found["gspo (3e-4, 4e-4)"].bins[0]
     assert long.clip_rate > 0.9
     assert short.clip_rate > 0.8
 
 
+def test_strongly_correlated_tokens_clip_the_shortest_responses_less() -> None:
+    """A sum of few correlated tokens has not reached its asymptotic variance."""
+    S, L = simulate(N, 0.5)
+    found = reports(S, L)
+    print(f"H = {fspo.fairness.scaling_law(S, L).exponent:.3f}", table(found), sep="\n")
+    rates = [b.clip_rate for b in found["fspo, kl drift"].bins]
+    assert rates[0] == min(rates)
+    assert max(rates) - rates[0] < 0.03
+    assert found["fspo, kl drift"].lre < 0.02
+
+
 @pytest.mark.parametrize("method", ["quantile", "gaussian"])
-def test_calibrate(method: str) -> None:
+def test_calibrate(method: Literal["quantile", "gaussian"]) -> None:
     S, L = simulate(400_000, 0.0)
     band = fspo.fairness.calibrate(S, L, clip_rate=0.1, method=method)
     assert band.mu == pytest.approx(-(SIGMA**2) / 2, rel=0.02)

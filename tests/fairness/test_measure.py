@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import torch
 
 import fspo
 
-measure = fspo.fairness.measure
+measure, wilson = fspo.fairness.measure, fspo.fairness.wilson
 
 
 def test_by_hand() -> None:
@@ -57,10 +60,27 @@ def test_weights_give_acceptance_under_the_current_policy() -> None:
 
 
 def test_wilson_is_the_textbook_interval() -> None:
-    assert fspo.fairness.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    low, high = fspo.fairness.wilson(0, 20)
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    low, high = wilson(0, 20)
     assert low == pytest.approx(0, abs=1e-12)
     assert high == pytest.approx(0.1611, abs=1e-4)
+
+
+def test_the_interval_of_a_clip_rate_is_that_of_its_acceptance_turned_round() -> None:
+    rng = np.random.default_rng(0)
+    lengths, accepted = rng.integers(1, 500, 2000), rng.random(2000) < 0.9
+    report = measure(lengths, accepted)
+    for b in report.bins:
+        assert b.clip_interval == pytest.approx(wilson(b.clip_rate * b.count, b.count), abs=1e-12)
+    assert report.clip_interval == pytest.approx(wilson(float((~accepted).sum()), 2000), abs=1e-12)
+    weighted = measure(lengths, accepted, weights=np.exp(rng.normal(0, 0.5, 2000)))
+    (low, high), (wide_low, wide_high) = report.clip_interval, weighted.clip_interval
+    assert wide_high - wide_low > high - low
+
+
+def test_importing_does_not_load_torch() -> None:
+    code = "import sys, fspo.fairness, fspo.audits; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1], ids=["fair", "unfair"])
@@ -98,7 +118,7 @@ def test_a_small_bin_stays_uncertain() -> None:
         (([1, 2], [1, 1], 0), "bins = 0 must be at least 1"),
     ],
 )
-def test_bad_input(arguments: tuple, sentence: str) -> None:
+def test_bad_input(arguments: tuple[Any, ...], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         measure(*arguments)
     with pytest.raises(ValueError, match="weights must not be negative"):

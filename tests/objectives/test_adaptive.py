@@ -23,7 +23,7 @@ def simulate(rng: np.random.Generator, n: int, heavy: bool = False) -> tuple[tor
 
 
 def outside(objective: fspo.objectives.FSPOAdaptive, S: torch.Tensor, L: torch.Tensor, staleness: int) -> np.ndarray:
-    mu, low, high = objective.band(staleness)
+    mu, low, high = objective.tracked(staleness)
     z = (S - mu * L) / L.sqrt()
     return ((z < -low) | (z > high)).numpy()
 
@@ -61,18 +61,18 @@ def test_hard_caps_hold_whatever_is_observed() -> None:
     for sign in (1, -1):
         for _ in range(100):
             objective.observe(sign * (500 + 100 * torch.randn(64)), L, 3)
-            mu, low, high = objective.band(3)
+            mu, low, high = objective.tracked(3)
             assert abs(mu) <= 0.2**2 / 2
             assert max(low, high) <= 0.2
     # On-policy data: z is 0, and the band stays at its floor instead of clipping rounding noise.
     for _ in range(50):
         objective.observe(torch.zeros(64), L, 0)
-    assert objective.band(0) == (0.0, 1e-3, 1e-3)
+    assert objective.tracked(0) == (0.0, 1e-3, 1e-3)
     # Once the data is sane again, so is the band.
     rng = np.random.default_rng(0)
     for _ in range(600):
         objective.observe(*simulate(rng, 256), 3)
-    assert objective.band(3)[1] == pytest.approx(TRUE_C, rel=0.1)
+    assert objective.tracked(3)[1] == pytest.approx(TRUE_C, rel=0.1)
 
 
 def test_the_loss_uses_the_band_of_its_staleness() -> None:

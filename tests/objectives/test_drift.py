@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fspo
-from batches import random_batch
 from fspo.objectives import Totals
 from fspo.objectives.batch import Batch
-from simulate import SIGMA, simulate
+from helpers.batches import random_batch
+from helpers.simulated_ratios import SIGMA, simulate
 
 
 def at_mean(seed: int, mean: float) -> tuple[torch.Tensor, ...]:
@@ -60,7 +60,7 @@ def fairness(drift: str, S: np.ndarray, L: np.ndarray) -> fspo.fairness.Fairness
     totals = Totals(len(s), float(n.sum()), float(s.sum()), float((s * s / n).sum()))
     batch = Batch(column, column, s, n, A.double(), torch.ones_like(column, dtype=torch.bool), totals, 1)
     c = 1.645 * SIGMA
-    rule = fspo.objectives.FSPO(c_low=c, c_high=c, drift=drift)
+    rule = fspo.objectives.FSPO(c_low=c, c_high=c, drift=drift, dual=None)
     return fspo.fairness.measure(L, rule.surrogate(batch).accepted.numpy())
 
 

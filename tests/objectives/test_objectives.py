@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fspo
-from batches import random_batch
 from fspo.objectives import Totals
+from helpers.batches import random_batch
 
 
 def responses(*log_ratios: float, length: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -65,18 +65,20 @@ def test_fspo_drift_and_calibration_come_from_the_whole_batch() -> None:
 
 
 def _pessimistic(mu: float) -> float:
-    return sum(math.exp(min(s, 4 * mu + 0.06)) for s in (-0.4, 0.1, 0.2))
+    return sum(math.exp(min(s, 4 * mu + 0.1)) for s in (-0.4, 0.1, 0.2))
 
 
 def test_dual_clip_and_exponent() -> None:
     logprobs, old, mask = responses(2.0, length=16)
     A = torch.tensor([-1.0], dtype=torch.float64)
-    plain = fspo.objectives.get("fspo", drift="zero")(logprobs, old, A, mask)
-    dual = fspo.objectives.get("fspo", drift="zero", c_dual=0.1)(logprobs, old, A, mask)
-    wide = fspo.objectives.get("fspo", drift="zero", c_dual=0.1, exponent=0.75)(logprobs, old, A, mask)
+    plain = fspo.objectives.get("fspo", dual=None)(logprobs, old, A, mask)
+    dual = fspo.objectives.get("fspo")(logprobs, old, A, mask)  # on by default: twice c_high = 0.05
+    wide = fspo.objectives.get("fspo", exponent=0.75)(logprobs, old, A, mask)
+    rated = fspo.objectives.get("fspo", clip_rate=0.5, dual=3.0)(logprobs, old, A, mask)
     assert float(plain.loss) == pytest.approx(math.exp(2))
     assert float(dual.loss) == pytest.approx(math.exp(0.1 * 4))
     assert float(wide.loss) == pytest.approx(math.exp(0.1 * 8))
+    assert math.log(float(rated.loss)) == pytest.approx(min(2, 3 * rated.metrics["c_high"] * 4))
     assert (plain.accepted.item(), dual.accepted.item()) == (1, 0)
 
 

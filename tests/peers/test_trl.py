@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fspo
-from batches import BATCHES, Inputs, assert_equal, random_batch
+from helpers.batches import BATCHES, Inputs, assert_equal, random_batch
 
 pytest.importorskip("trl")
 from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
@@ -30,7 +30,7 @@ class OneProcess:
         return value
 
 
-def trl_loss(trainer: type, batch: Inputs, logprobs: Tensor, **settings: Any) -> Tensor:
+def trl_loss(trainer: Any, batch: Inputs, logprobs: Tensor, **settings: Any) -> Tensor:
     """`trainer._compute_loss` on an object that has just the fields it reads; log-probs stand in for the model."""
     defaults = vars(GRPOConfig(output_dir="unused", use_cpu=True, bf16=False, report_to="none"))
     arguments = SimpleNamespace(**(defaults | {"steps_per_generation": 1} | settings))
@@ -72,10 +72,11 @@ def trl_loss(trainer: type, batch: Inputs, logprobs: Tensor, **settings: Any) ->
         "num_items_in_batch": batch.mask.sum(),
         "importance_sampling_ratio": settings.get("vllm_weights"),
     }
-    return trainer._compute_loss(host, None, inputs)
+    loss: Tensor = trainer._compute_loss(host, None, inputs)
+    return loss
 
 
-SHARED: dict[str, tuple[str, dict[str, Any], type, dict[str, Any]]] = {
+SHARED: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
     "grpo": ("grpo", {}, GRPOTrainer, {"loss_type": "grpo"}),
     "grpo with delta": ("grpo", {"dual_clip": 1.7}, GRPOTrainer, {"loss_type": "grpo", "delta": 1.7}),
     "dapo": ("dapo", {}, GRPOTrainer, {"loss_type": "dapo", "epsilon_high": 0.28}),

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import fspo
-from batches import BATCHES, Inputs, assert_equal, random_batch
+from fspo.objectives import Objective
+from helpers.batches import BATCHES, Inputs, assert_equal, random_batch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo import core_algos
@@ -20,7 +21,7 @@ from verl.workers.config import ActorConfig
 NO_DUAL = 1e12
 
 # ours, its parameters, verl's name, its configuration, its aggregation
-SHARED: dict[str, tuple[str, dict[str, Any], str, dict[str, float], str]] = {
+SHARED: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], str]] = {
     "ppo": ("ppo", {}, "vanilla", {"clip_ratio_c": NO_DUAL}, "token-mean"),
     "ppo with dual clip": ("ppo", {"dual_clip": 3.0}, "vanilla", {}, "token-mean"),
     "grpo": ("grpo", {}, "vanilla", {"clip_ratio_c": NO_DUAL}, "seq-mean-token-mean"),
@@ -41,11 +42,11 @@ SHARED: dict[str, tuple[str, dict[str, Any], str, dict[str, float], str]] = {
 }
 
 
-def verl_loss(name: str, batch: Inputs, logprobs: Tensor, settings: dict[str, float], aggregation: str) -> Tensor:
+def verl_loss(name: str, batch: Inputs, logprobs: Tensor, settings: dict[str, Any], aggregation: str) -> Tensor:
     config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
     loss_fn = core_algos.get_policy_loss_fn(name)
     advantages = batch.advantages.unsqueeze(-1).expand_as(logprobs)
-    return loss_fn(
+    loss: Tensor = loss_fn(
         old_log_prob=batch.old_logprobs,
         log_prob=logprobs,
         advantages=advantages,
@@ -53,6 +54,7 @@ def verl_loss(name: str, batch: Inputs, logprobs: Tensor, settings: dict[str, fl
         loss_agg_mode=aggregation,
         config=config,
     )[0]
+    return loss
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -97,13 +99,13 @@ def test_kl_penalty_is_verls(kind: str) -> None:
         batch.ref_logprobs = batch.logprobs + batch.ref_logprobs - batch.old_logprobs
         with_kl = fspo.objectives.get("ppo", kl={"coef": 1.0, "kind": kind})
 
-        def ours(logprobs: Tensor, batch: Inputs = batch, with_kl: Any = with_kl) -> Tensor:
+        def ours(logprobs: Tensor, batch: Inputs = batch, with_kl: Objective = with_kl) -> Tensor:
             plain = fspo.objectives.get("ppo")(logprobs, *batch.arguments()[1:]).loss
             return with_kl(logprobs, *batch.arguments()[1:], ref_logprobs=batch.ref_logprobs).loss - plain
 
         def theirs(logprobs: Tensor, batch: Inputs = batch) -> Tensor:
-            kl = core_algos.kl_penalty(logprobs, batch.ref_logprobs, kind)
-            return core_algos.agg_loss(kl, batch.mask, "token-mean")
+            kl = core_algos.kl_penalty(logprobs, batch.ref_logprobs, kind)  # type: ignore[arg-type]
+            return torch.as_tensor(core_algos.agg_loss(kl, batch.mask, "token-mean"))
 
         assert_equal(ours, theirs, batch, f"{kind}, batch {seed}")
 
@@ -120,7 +122,7 @@ def test_truncated_sampler_weights_are_verls(level: str) -> None:
         torch.testing.assert_close(ours[batch.mask], theirs[batch.mask])
 
 
-ADVANTAGES = {
+ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "rloo": ("rloo", {}),
     "opo": ("opo", {}),
     "dr_grpo": ("grpo", {"norm_adv_by_std_in_grpo": False}),

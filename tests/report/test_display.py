@@ -1,21 +1,30 @@
 """The display on a terminal and off it."""
 
+from __future__ import annotations
+
 import io
 import time
 
 import pytest
 from rich.console import Console
 
-from fspo.report.display import Display, blocks, clip_row
+from fspo.cli.display import Display, blocks, clip_row
+from fspo.runs import ClipBin, Evaluated, Metrics, Observer, Timing
 
 BINS = [
-    {"low": 4, "high": 12, "count": 30, "clip_rate": 0.05, "interval": [0.0, 0.1]},
-    {"low": 13, "high": 40, "count": 30, "clip_rate": 0.1, "interval": [0.0, 0.2]},
+    ClipBin(low=4, high=12, count=30, clip_rate=0.05, interval=(0.0, 0.1)),
+    ClipBin(low=13, high=40, count=30, clip_rate=0.1, interval=(0.0, 0.2)),
 ]
-METRICS = {"step": 1, "reward": 0.31, "clip_rate": 0.08, "clip_by_length": BINS, "lre": 0.12, "ess": 57.0,
-           "lre_interval": [0.0, 0.2], "length": 21.5, "truncated": 0.01}  # fmt: skip
-TIMING = {"step": 1, "total": 2.0, "tokens_per_second": 5234.5}
-EVALUATION = {"step": 0, "accuracy": 0.25, "interval": [0.2, 0.3]}
+METRICS = Metrics(
+    step=1, reward=0.31, clip_rate=0.08, clip_by_length=BINS, lre=0.12, lre_interval=(0.0, 0.2), ess=0.57, length=21.5,
+    truncated=0.01,
+)  # fmt: skip
+TIMING = Timing(step=1, total=2.0, tokens_per_second=5234.5)
+EVALUATION = Evaluated(step=0, split="eval", accuracy=0.25, interval=(0.2, 0.3))
+
+
+def of_step(step: int) -> tuple[Metrics, Timing]:
+    return METRICS.model_copy(update={"step": step}), TIMING.model_copy(update={"step": step})
 
 
 class AsciiFile(io.StringIO):
@@ -23,18 +32,19 @@ class AsciiFile(io.StringIO):
 
 
 def play(display: Display, steps: int = 5) -> None:
+    observer: Observer = display  # what a run is given
     with display:
-        display.warmup(0, 10, 0.0)
-        display.warmup(10, 10, 0.26)
-        display.evaluation(EVALUATION)
+        observer.warmup(0, 10, 0.0)
+        observer.warmup(10, 10, 0.26)
+        observer.evaluation(EVALUATION)
         for step in range(1, steps + 1):
-            display.step({**METRICS, "step": step}, {**TIMING, "step": step})
-        display.evaluation({"step": steps, "accuracy": 0.5, "interval": [0.45, 0.55]})
-        display.warn("62 % of the answers are truncated [bold]\x1b[31m")
-        display.note("saved")
+            observer.step(*of_step(step))
+        observer.evaluation(Evaluated(step=steps, split="eval", accuracy=0.5, interval=(0.45, 0.55)))
+        observer.warn("62 % of the answers are truncated [bold]\x1b[31m")
+        observer.note("saved")
 
 
-def test_a_file_gets_plain_short_lines():
+def test_a_file_gets_plain_short_lines() -> None:
     file = io.StringIO()
     play(Display({"model": "tiny", "task": "sort"}, 5, Console(file=file, width=40), every=0))
     text = file.getvalue()
@@ -45,7 +55,7 @@ def test_a_file_gets_plain_short_lines():
     steps = [line for line in lines if line.startswith("step ") and "reward" in line]
     assert len(steps) == 5
     assert steps[0] == (
-        "step 1/5 | reward 0.310 | clip 8.0 % | by length 4 ▅ 12 █ 40  up to 10.0 % | LRE 0.120 | ESS 57.0 | "
+        "step 1/5 | reward 0.310 | clip 8.0 % | by length 4 ▅ 12 █ 40  up to 10.0 % | LRE 0.120 | ESS 0.570 | "
         "5,234 tokens/s | 8.0 s left"
     )
     assert "left" not in steps[-1]
@@ -54,7 +64,7 @@ def test_a_file_gets_plain_short_lines():
     assert lines[-1] == "saved"
 
 
-def test_plain_lines_come_at_most_once_in_the_given_time_but_the_ends_always():
+def test_plain_lines_come_at_most_once_in_the_given_time_but_the_ends_always() -> None:
     file = io.StringIO()
     play(Display({}, 200, Console(file=file), every=3600), steps=200)
     steps = [line for line in file.getvalue().splitlines() if "reward" in line]
@@ -62,14 +72,14 @@ def test_plain_lines_come_at_most_once_in_the_given_time_but_the_ends_always():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_an_ascii_log_gets_ascii(terminal):
+def test_an_ascii_log_gets_ascii(terminal: bool) -> None:
     file = AsciiFile()
     play(Display({"model": "größer"}, 5, Console(file=file, force_terminal=terminal), every=0))
     assert file.getvalue().isascii()
     assert "4 4 12 7 40" in file.getvalue()
 
 
-def test_a_terminal_gets_the_panel():
+def test_a_terminal_gets_the_panel() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=90, record=True, color_system=None)
     play(Display({"model": "tiny:small", "task": "sort", "objective": "fspo"}, 5, console))
     text = console.export_text()
@@ -78,19 +88,23 @@ def test_a_terminal_gets_the_panel():
         assert part in text
 
 
-@pytest.mark.parametrize("metrics", [{}, {"step": 1, "reward": None, "lre": None, "clip_by_length": []},
-                                     {"step": 2, "reward": float("nan"), "clip_by_length": [{"low": 1}]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "metrics", [Metrics(step=1), Metrics(step=2, reward=float("nan"), lre=float("inf")), Metrics(step=3, lre=0.1)]
+)
 @pytest.mark.parametrize("terminal", [False, True])
-def test_values_may_be_missing(metrics, terminal):
+def test_values_may_be_missing(metrics: Metrics, terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, record=True)
     with Display({}, 3, console) as display:
-        display.step(metrics, {})
-        display.evaluation({})
-    assert "nan" not in console.export_text()
+        display.step(metrics, Timing(step=metrics.step))
+        display.evaluation(Evaluated(step=metrics.step, split="eval"))
+    text = console.export_text()
+    assert f"step {metrics.step}/3" in text
+    assert not {"nan", "inf", "None"} & set(text.split())
 
 
-def test_the_panel_goes_away_cleanly_when_training_fails():
-    console = Console(file=io.StringIO(), force_terminal=True)
+def test_the_panel_goes_away_cleanly_when_training_fails() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True)
     display = Display({}, 3, console)
 
     def train() -> None:
@@ -101,21 +115,22 @@ def test_the_panel_goes_away_cleanly_when_training_fails():
     with pytest.raises(KeyboardInterrupt):
         train()
     assert display._screen is None
-    assert console.file.getvalue().endswith("\x1b[?25h")  # the cursor is shown again
+    assert file.getvalue().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def test_a_step_costs_next_to_nothing():
+def test_a_step_costs_next_to_nothing() -> None:
     console = Console(file=io.StringIO(), force_terminal=True)
+    steps = [of_step(1), of_step(2)]
     with Display({}, 10_000, console) as display:
         start = time.process_time()
         for step in range(1, 10_001):
-            display.step({**METRICS, "step": step}, TIMING)
+            display.step(*steps[step % 2])
         assert (time.process_time() - start) / 10_000 < 2e-4
 
 
-def test_blocks():
+def test_blocks() -> None:
     assert blocks([0, 0.5, 1]) == "▁▅█"
     assert blocks([0, 0]) == "▁▁"
     assert blocks([]) == ""
-    assert clip_row(None) == ""
-    assert clip_row([{**BINS[0], "clip_rate": 0.0}]) == "4 ▁ 12  up to 0.0 %"
+    assert clip_row([]) == ""
+    assert clip_row([BINS[0].model_copy(update={"clip_rate": 0.0})]) == "4 ▁ 12  up to 0.0 %"

@@ -1,174 +1,215 @@
 """The report page, from real files in a folder."""
 
-import re
+from __future__ import annotations
 
-import numpy as np
+import re
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pytest
 import yaml
-from htmlpage import checked
-from synthetic import NASTY, make_run, write_jsonl
 
-from fspo.fairness import calibrate, measure
-from fspo.report.load import load
-from fspo.report.page import write
-from fspo.report.panels.statistics import last_fairness, last_scale, rules, run_band, threshold
-from fspo.report.text import percent
+from fspo import runs
+from fspo.fairness import measure
+from fspo.report.panels.bands import last_fairness
+from fspo.report.panels.overview import incidents
+from fspo.report.panels.phrases import step_ranges
+from fspo.report.report_run import load
+from fspo.report.row_summary import RowSummary
+from fspo.report.run_page import write
+from fspo.runs import Cosine, Metrics, Sample, rows
+from fspo.text import percent
+from helpers.htmlpage import checked
+from helpers.synthetic import NASTY, WARNING, make_run, rewrite
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("runs") / "demo", steps=30)
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=30)
+    return folder
 
 
-def test_a_whole_run(run):
+def summary_of(folder: Path) -> RowSummary:
+    summary = load(folder).rows
+    assert summary is not None
+    return summary
+
+
+def all_rows(folder: Path) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(path) for path in rows.files(folder)])
+
+
+def change_rows(folder: Path, **columns: pl.Expr) -> Path:
+    """The rows with other columns, of the same types."""
+    for path in rows.files(folder):
+        table = pl.read_parquet(path)
+        table.with_columns(**columns).cast(table.schema).write_parquet(path)
+    return folder
+
+
+def test_a_whole_run(run: Path) -> None:
     path = write(run)
     assert path == run / "report.html"
     page = checked(path)
     assert page.count("svg") == 20
-    for word in ("Held-out accuracy, start", "25.0 %", "30 of 30", "tiny:small", "the run's band", "LRE", "Gaussian",
+    for word in ("Held-out accuracy, start", "25.0 %", "30 of 30", "tiny:2x64", "the run's band", "LRE", "Gaussian",
                  "Step 30", "c_low: 0.03"):  # fmt: skip
         assert word in page.text
     assert not load(run).notes
-    assert not list(run.glob("*.part"))
+    assert not list(run.glob("*.writing"))
 
 
-def test_the_numbers_are_those_of_the_fairness_module(run):
-    rows = pl.concat(
-        [pl.read_parquet(run / "records" / f"step-{step:06d}.parquet") for step in range(25, 31)]
-    ).filter(pl.col("staleness") > 0)  # fmt: skip
-    want = measure(rows["length"].to_numpy(), rows["accepted"].to_numpy(), 8)
-    got = last_fairness(load(run).records)
-    assert got == want
+def test_the_numbers_are_those_of_the_fairness_module(run: Path) -> None:
+    table = all_rows(run).filter((pl.col("step") >= 25) & pl.col("off_policy"))
+    want = measure(table["length"].to_numpy(), table["accepted"].to_numpy(), 8)
+    assert last_fairness(summary_of(run)) == want
     text = checked(write(run)).text
     assert percent(want.clip_rate) in text
     assert f"{want.lre:.3f}" in text
-    assert load(run).records.last_steps == (25, 30)
+    assert summary_of(run).last_steps == (25, 30)
 
 
-def test_the_heat_map_counts_every_off_policy_answer_once(run):
-    records = load(run).records
-    rows = pl.concat([pl.read_parquet(path) for path in sorted((run / "records").iterdir())])
-    moved = rows.filter(pl.col("staleness") > 0)
-    assert records.rows == len(rows)
-    assert records.clip["count"].sum() == len(moved)
-    clipped = (records.clip["count"] * records.clip["clip_rate"]).sum()
+def test_the_heat_map_counts_every_off_policy_answer_once(run: Path) -> None:
+    summary, table = summary_of(run), all_rows(run)
+    moved = table.filter("off_policy")
+    assert summary.rows == len(table)
+    assert summary.clip["count"].sum() == len(moved)
+    clipped = (summary.clip["count"] * summary.clip["clip_rate"]).sum()
     assert clipped == pytest.approx(float((1 - moved["accepted"]).sum()))
-    medians = rows.filter(pl.col("update") == 0).group_by("step").agg(pl.col("length").median()).sort("step")
-    assert records.lengths["q50"].to_list() == pytest.approx(medians["length"].to_list(), abs=1)
+    for q in (5, 25, 50, 75, 95):
+        first = table.filter(pl.col("update") == 0).group_by("step", maintain_order=True)
+        assert (
+            summary.lengths[f"q{q:02d}"].to_list() == first.agg(pl.col("length").quantile(q / 100))["length"].to_list()
+        )
 
 
-def test_what_models_wrote_is_shown_and_not_obeyed(run):
+def test_off_policy_rows_are_those_of_the_column(tmp_path: Path) -> None:
+    """Staleness alone does not decide it: the policy may stand still, and may differ from the sampler at once."""
+    folder = change_rows(make_run(tmp_path / "run", steps=3), off_policy=pl.col("update") == 2, staleness=pl.lit(0))
+    summary = summary_of(folder)
+    assert summary.off_policy
+    assert summary.clip["count"].sum() == len(all_rows(folder)) / 4
+    change_rows(folder, off_policy=pl.lit(False), staleness=pl.lit(3))
+    assert not summary_of(folder).off_policy
+
+
+def test_what_models_wrote_is_shown_and_not_obeyed(run: Path) -> None:
     text = write(run).read_text(encoding="utf-8")
     assert "<script>alert" not in text
-    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt; &#x27;&quot;&amp;&lt;b&gt;" in text
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &#39;&#34;&amp;&lt;b&gt;" in text
     assert "\\x00\\x1b[31m\\x07 \\ud800 \\u202e end" in text
     assert "&lt;img src=http://example.com/x.png&gt;" in text  # from the configuration
     assert NASTY not in text
 
 
-def test_another_path_and_another_objective(run, tmp_path):
+def test_each_kind_of_warning_is_shown_once_with_its_steps(run: Path) -> None:
+    page = checked(write(run)).text
+    section = page[page.index("Kind") : page.index("Sampled answers")]
+    assert WARNING.format(30) in section  # the latest
+    assert WARNING.format(5) not in section
+    assert re.search(r"truncated\s+6\s+5, 10, 15, 20, 25, 30\s", section)
+    assert "None." not in section
+
+
+def test_ranges_of_steps() -> None:
+    assert step_ranges([4]) == "4"
+    assert step_ranges([1, 2, 3, 7]) == "1–3, 7"
+    assert step_ranges(list(range(2, 40, 2))) == "2, 4, 6, …, 34, 36, 38"
+
+
+def test_incidents_are_counted_as_they_are_recorded() -> None:
+    """`skipped` counts from the start of the run, `unscored` in a step, and `capped` is a share."""
+    assert incidents([]) == ""
+    assert incidents([Metrics(step=s, skipped=0, unscored=0, capped=0.0) for s in range(1, 4)]) == ""
+    lines = [Metrics(step=s, skipped=int(s > 1), unscored=2, capped=0.01 * s) for s in range(1, 101)]
+    assert incidents(lines) == "1 update skipped, up to 100.0 % of a step's weights capped, 200 answers without a score"
+
+
+def test_another_path_and_another_objective(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "gspo", steps=6, rule="gspo")
     path = write(folder, tmp_path / "page.html")
     assert path == tmp_path / "page.html"
     text = checked(path).text
-    assert "GSPO, the run's band" in text
-    assert "the run's rule, GSPO ε = (3.0e−4, 4.0e−4)" in text
+    assert "gspo, the run's band" in text
+    assert "the run's range, gspo (clip_low = 0.0003, clip_high = 0.0004)" in text
     (folder / "config.yaml").write_text("objective: {name: grpo}\n")
     text = checked(write(folder)).text
     assert "the run's band" not in text
-    assert "no band in S" in text
+    assert "grpo has no range of S that depends on the length alone." in text
 
 
-def test_an_empty_folder_says_what_is_missing(tmp_path):
+def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
     page = checked(write(tmp_path))
     for name in ("config.yaml", "metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "samples.jsonl", "records/"):
         assert name in page.text
     assert page.count("svg") == 0
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a folder"):
         write(tmp_path / "nowhere")
 
 
-def test_empty_files(tmp_path):
+def test_empty_files(tmp_path: Path) -> None:
     for name in ("config.yaml", "metrics.jsonl", "timings.jsonl", "evaluations.jsonl", "samples.jsonl"):
         (tmp_path / name).touch()
     (tmp_path / "records").mkdir()
     assert "metrics.jsonl is empty" in checked(write(tmp_path)).text
 
 
-def test_one_step(tmp_path):
+def test_one_step(tmp_path: Path) -> None:
     assert checked(write(make_run(tmp_path / "run", steps=1))).count("svg") == 20
 
 
-def test_without_records_the_metrics_serve(tmp_path):
+def test_without_rows_the_metrics_serve(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=4)
-    for path in (folder / "records").iterdir():
+    for path in rows.files(folder):
         path.unlink()
     text = checked(write(folder)).text
     assert "Step 4 alone, from metrics.jsonl" in text
-    assert "There are no per-answer records yet." in text
+    assert "There are no rows of single answers yet." in text
 
 
-def test_an_on_policy_run_is_told_apart_from_a_fair_one(tmp_path):
+def test_an_on_policy_run_is_told_apart_from_a_fair_one(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=3)
-    for path in (folder / "records").iterdir():
-        pl.read_parquet(path).filter(pl.col("staleness") == 0).write_parquet(path)
-    metrics = load(folder).metrics
-    write_jsonl(
-        folder / "metrics.jsonl", [{**m, "lre": None, "lre_interval": None, "clip_by_length": []} for m in metrics]
-    )
+    for path in rows.files(folder):
+        pl.read_parquet(path).filter(~pl.col("off_policy")).write_parquet(path)
+    nothing: dict[str, Any] = {"lre": None, "lre_interval": None, "clip_by_length": []}
+    rewrite(folder, [line.model_copy(update=nothing) for line in runs.load(folder).metrics])
     text = checked(write(folder)).text
     assert text.count("Every update so far was on-policy") == 5
 
 
-def test_torn_and_odd_files(tmp_path):
-    folder = make_run(tmp_path / "run", steps=5)
+def test_torn_and_odd_files(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=6)
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "reward": NaN, "lre": Infinity, "warnings": "not a list", "clip_by_length": 7}\n')
-        file.write('[1]\n{"step": "x"}\n{"step": 6, "rew')
+        file.write('{"step": 3, "reward": NaN, "lre": Infinity}\n')
+        file.write('{"step": 4, "warnings": "not a mapping", "clip_by_length": 7}\n')
+        file.write('[1]\n{"step": "x"}\n{"step": 7, "rew')
     (folder / "config.yaml").write_text("a: [1\n")
-    (folder / "evaluations.jsonl").write_text('{"step": 0, "accuracy": null}\n{"step": 1, "accuracy": 0.5}\n')
-    (folder / "records" / "step-000002.parquet").write_bytes(b"PAR1 torn")
-    pl.DataFrame({"step": [3]}).write_parquet(folder / "records" / "step-000003.parquet")
-    odd = pl.read_parquet(folder / "records" / "step-000004.parquet").with_columns(
-        pl.col("length").cast(pl.Int32), difficulty=pl.lit(None), log_ratio=pl.lit(float("nan"))
+    (folder / "evaluations.jsonl").write_text(
+        '{"step": 0, "split": "eval", "accuracy": null}\n{"step": 1, "split": "eval", "accuracy": 0.5}\n'
     )
-    odd.write_parquet(folder / "records" / "step-000004.parquet")
+    rows.path_of(folder, 2).write_bytes(b"PAR1 torn")
+    pl.DataFrame({"step": [3]}).write_parquet(rows.path_of(folder, 3))
+    odd = pl.read_parquet(rows.path_of(folder, 4))
+    odd.with_columns(log_ratio=pl.lit(float("nan"))).write_parquet(rows.path_of(folder, 4))
+    odd.with_columns(pl.col("length").cast(pl.Int64)).write_parquet(rows.path_of(folder, 6))
     text = checked(write(folder)).text
-    assert "metrics.jsonl: 3 unreadable lines left out." in text
+    assert "metrics.jsonl: 4 unreadable lines left out." in text
     assert "config.yaml cannot be read" in text
-    assert "step-000002.parquet is not a readable Parquet file (and 1 more)" in text
-    assert load(folder).records.steps == 2
-    assert [m["step"] for m in load(folder).metrics] == [1, 2, 3, 4, 5]
+    assert "step-000002.parquet is not a readable Parquet file (and 2 more)" in text
+    assert summary_of(folder).steps == 2
+    assert [line.step for line in load(folder).metrics] == [1, 2, 3, 4, 5, 6]
+    assert load(folder).metrics[2].reward is None
 
 
-def test_the_band_comes_from_the_metrics_or_the_configuration(tmp_path):
-    folder = make_run(tmp_path / "run", steps=4)
-    run = load(folder)
-    band = run_band(run)
-    assert (band.c_low, band.c_high) == (0.03, 0.03)
-    assert band.mu == pytest.approx(np.mean([m["mu"] for m in run.metrics]))
-    write_jsonl(folder / "metrics.jsonl", [{**m, "drift": -0.001, "c_low": 0.02, "c_high": 0.05} for m in run.metrics])
-    band = run_band(load(folder))
-    assert (band.mu, band.c_low, band.c_high) == pytest.approx((-0.001, 0.02, 0.05))
-    write_jsonl(folder / "metrics.jsonl", run.metrics)
-    objective = {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "clip_rate": 0.1, "drift": "zero"}
-    (folder / "config.yaml").write_text(yaml.safe_dump({"objective": objective}))
-    band = run_band(load(folder))
-    assert band.mu == 0
-    assert band.c_high == pytest.approx(1.645 * 0.0283, rel=0.1)  # not the c that clip_rate replaces
-
-
-def test_a_long_run_stays_small(tmp_path):
+def test_a_long_run_stays_small(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=20)
-    run = load(folder)
-    write_jsonl(folder / "metrics.jsonl", [{**run.metrics[s % 20], "step": s} for s in range(1, 1001)])
-    write_jsonl(
-        folder / "samples.jsonl", [{"step": s, "prompt": "p" * 9000, "completion": "c" * 9000} for s in range(1, 1001)]
-    )
+    lines = runs.load(folder).metrics
+    rewrite(folder, [lines[s % 20].model_copy(update={"step": s}) for s in range(1, 1001)])
+    rewrite(folder, [Sample(step=s, prompt="p" * 9000, completion="c" * 9000) for s in range(1, 1001)])
     text = checked(path := write(folder)).text
     assert path.stat().st_size < 1_000_000
     assert "7,000 more characters" in text
@@ -176,110 +217,83 @@ def test_a_long_run_stays_small(tmp_path):
     assert all(f"Step {s}" in text for s in (1, 1000))
 
 
-def test_the_budget_of_the_answers_holds_whatever_they_are(tmp_path):
+def test_the_budget_of_the_answers_holds_whatever_they_are(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=4)
-    rows = [{"step": s, "prompt": "<" * 9000, "completion": "\x00" * 9000} for s in range(1, 101) for _ in range(9)]
-    write_jsonl(folder / "samples.jsonl", rows)
+    nasty = {"prompt": "<" * 9000, "completion": "\x00" * 9000}
+    rewrite(folder, [Sample(step=s, **nasty) for s in range(1, 101) for _ in range(9)])
     text = checked(path := write(folder)).text
     assert path.stat().st_size < 1_500_000
     assert all(f"Step {s}" in text for s in (1, 100))
 
 
-def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path):
-    run = load(make_run(tmp_path / "run", steps=20))
-    own, others, rate = rules(run)
-    table = run.records.last
-    S, L, A = (table[k].to_numpy() for k in ("log_ratio", "length", "advantage"))
-    assert rate == pytest.approx(1 - table["accepted"].mean())
-    assert own.label == "FSPO"
-    assert [rule.label for rule in others] == ["fixed range", "GSPO"]
-    for rule in others:
-        low, high = rule.bounds(L)
-        clipped = ((A > 0) & (high < S)) | ((A < 0) & (low > S))
-        assert clipped.mean() == pytest.approx(rate, abs=2 / len(S))
-    nothing = threshold(S, np.sqrt(L), np.full(len(S), np.nan), 0.1)  # no advantages: both ways
-    assert np.mean(np.abs(S / np.sqrt(L)) > nothing) == pytest.approx(0.1, abs=2 / len(S))
-
-
-def flatten(folder, longest):
+def flatten(folder: Path, longest: int) -> Path:
     """Answers longer than that are in groups without variance: no advantage, and accepted."""
     flat = pl.col("length") > longest
-    changed = {"advantage": pl.when(flat).then(0.0).otherwise("advantage"),
-               "accepted": pl.when(flat).then(1.0).otherwise("accepted")}  # fmt: skip
-    for path in (folder / "records").iterdir():
-        pl.read_parquet(path).with_columns(**changed).write_parquet(path)
-    return folder
+    return change_rows(
+        folder, advantage=pl.when(flat).then(0.0).otherwise("advantage"),
+        accepted=pl.when(flat).then(1.0).otherwise("accepted"),
+    )  # fmt: skip
 
 
-def test_answers_without_advantage_are_in_no_clip_rate(tmp_path):
-    run = load(flatten(make_run(tmp_path / "run", steps=20, rule="gspo"), 20))
-    rows = pl.concat([pl.read_parquet(path) for path in sorted((run.folder / "records").iterdir())])
-    pulls = rows.filter((pl.col("staleness") > 0) & (pl.col("length") <= 20))
-    last = pulls.filter(pl.col("step") > 15)
+def test_answers_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None:
+    folder = flatten(make_run(tmp_path / "run", steps=20, rule="gspo"), 20)
+    live = all_rows(folder).filter(pl.col("off_policy") & (pl.col("length") <= 20))
+    last = live.filter(pl.col("step") > 15)
     want = measure(last["length"].to_numpy(), last["accepted"].to_numpy(), 8)
-    assert last_fairness(run.records) == want
-    assert run.records.clip["count"].sum() == len(pulls)
-    _, others, rate = rules(run)
-    assert rate == pytest.approx(want.clip_rate)
-    L, S, A = (last[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
-    for rule in others:
-        low, high = rule.bounds(L)
-        clipped = ((A > 0) & (high < S)) | ((A < 0) & (low > S))
-        assert clipped.mean() == pytest.approx(rate, abs=2 / len(S))
-    # The drift is that of all answers.
-    assert last_scale(run)[0].mu == pytest.approx(calibrate(*(run.records.last[k] for k in ("log_ratio", "length"))).mu)
-    text = checked(write(run.folder)).text
-    assert f"the run's clip rate, {percent(rate)}" in text
+    summary = summary_of(folder)
+    assert last_fairness(summary) == want
+    assert summary.clip["count"].sum() == len(live)
+    text = checked(write(folder)).text
+    assert f"the run's clip rate, {percent(want.clip_rate)}" in text
     counted = re.findall(r"clip rate, [\d–]+: [^,]*, ([\d,]+) answers", text)
     assert sum(int(count.replace(",", "")) for count in counted[:8]) == len(last)
 
 
-def test_a_run_without_any_advantage_is_told_apart_from_a_fair_one(tmp_path):
+def test_a_run_without_any_advantage_is_told_apart_from_a_fair_one(tmp_path: Path) -> None:
     folder = flatten(make_run(tmp_path / "run", steps=3), 0)
-    write_jsonl(folder / "metrics.jsonl", [{**m, "clip_by_length": []} for m in load(folder).metrics])
+    rewrite(folder, [line.model_copy(update={"clip_by_length": []}) for line in runs.load(folder).metrics])
     text = checked(write(folder)).text
     assert text.count("Every advantage of these steps is 0: no answer has a gradient") == 3
     assert "Every update so far was on-policy" not in text
 
 
-def test_several_runs_on_one_page(tmp_path):
+def test_several_runs_on_one_page(tmp_path: Path) -> None:
     a, b = make_run(tmp_path / "a" / "same", steps=8), make_run(tmp_path / "b" / "same", steps=5, rule="gspo", seed=1)
     page = checked(path := write([a, b], tmp_path / "compare.html"))
     assert path == tmp_path / "compare.html"
     for word in ("1: same", "2: same", "8 of 8", "5 of 5", "Setting that differs", "objective.clip_low",
-                 "Clip rate by length through training – 2: same", "1: same, step 1"):  # fmt: skip
+                 "Clip rate by length through training – 2: same", "1: same, step 1",
+                 "1: same: truncated"):  # fmt: skip
         assert word in page.text
     # The bars side by side are of the same bins, and count every row of both runs once.
     counted = re.findall(r"[12]: same, [\d–]+: [^,]*, ([\d,]+) answers", page.text)
-    assert sum(int(count.replace(",", "")) for count in counted) == sum(load(f).records.last.height for f in (a, b))
+    assert sum(int(count.replace(",", "")) for count in counted) == sum(summary_of(f).last.height for f in (a, b))
 
 
-def test_another_engines_run_lacks_much_and_is_shown(tmp_path):
-    folder = make_run(tmp_path / "run", steps=4)
-    for path in (folder / "records").iterdir():
-        pl.read_parquet(path).select("step", "length", "log_ratio", "accepted").write_parquet(path)
+def test_another_engines_run_lacks_much_and_is_shown(tmp_path: Path) -> None:
+    folder = change_rows(make_run(tmp_path / "run", steps=4, rule="gspo"), advantage=pl.lit(None), task=pl.lit(None))
     for name in ("timings", "samples", "evaluations"):
         (folder / f"{name}.jsonl").unlink()
-    (folder / "config.yaml").write_text("objective: {name: gspo}\n")
-    keep = ("step", "lre", "lre_interval", "clip_rate", "warnings")
-    write_jsonl(folder / "metrics.jsonl", [{k: m[k] for k in keep} for m in load(folder).metrics])
+    (folder / "config.yaml").write_text(yaml.safe_dump({"objective": "gspo"}))
+    keep = {"step", "lre", "lre_interval", "clip_rate", "warnings"}
+    rewrite(folder, [Metrics(**line.model_dump(include=keep)) for line in runs.load(folder).metrics])
     text = checked(write(folder)).text
     for word in ("timings.jsonl is missing", "No step has a reward.", "No answer has been written yet.",
-                 "Not measured.", "GSPO, the run's band"):  # fmt: skip
+                 "Not measured.", "gspo, the run's band"):  # fmt: skip
         assert word in text
-    records = load(folder).records
-    assert records.off_policy
-    assert records.last["advantage"].is_null().all()
+    summary = summary_of(folder)
+    assert summary.off_policy
+    assert summary.last["advantage"].is_null().all()
 
 
-def test_a_recorded_cosine_is_drawn_and_an_empty_bound_is_not(tmp_path):
+def test_a_recorded_cosine_is_drawn_and_an_empty_bound_is_not(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=4)
     assert "Not recorded: it takes the gradients" in checked(write(folder)).text
-    rows = [{"step": s, "update": 3, "measured": 0.9, "bound": b, "bound_tight": 0.95}
-            for s, b in enumerate([-1.0, -1.0, 0.5, 0.6], 1)]  # fmt: skip
-    write_jsonl(folder / "cosine.jsonl", rows)
+    lines = [Cosine(step=s, update=3, measured=0.9, bound=b, bound_tight=0.95)
+             for s, b in enumerate([-1.0, -1.0, 0.5, 0.6], 1)]  # fmt: skip
+    rewrite(folder, lines)
     text = checked(path := write(folder)).text
-    assert "The bound said nothing in 2 of 4 measurements." in text
+    assert "The bound guaranteed nothing in 2 of 4 measurements." in text
     assert 'data-label="guaranteed"' in path.read_text(encoding="utf-8")
-    write_jsonl(folder / "cosine.jsonl", [{**row, "bound": -1.0} for row in rows])
+    rewrite(folder, [line.model_copy(update={"bound": -1.0}) for line in lines])
     assert 'data-label="guaranteed"' not in write(folder).read_text(encoding="utf-8")

@@ -1,25 +1,38 @@
-"""The server of a run that is going, over real sockets, and the commands as a user types them."""
+"""The server of a run that is training, over real sockets, and the commands as a user types them."""
+
+from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from synthetic import make_run
 
-from fspo.report.watch import open_server
+from fspo.report.watch import Server, open_server
+from fspo.runs import Metrics, RunWriter
+from helpers.htmlpage import check_policy
+from helpers.processes import COMMAND, Command
+from helpers.synthetic import make_run
+
+Served = tuple[Path, Server]
+
+
+def found(pattern: str, text: str) -> str:
+    """The first group of the first match."""
+    match = re.search(pattern, text)
+    assert match is not None
+    return match.group(1)
 
 
 @pytest.fixture
-def served(tmp_path):
+def served(tmp_path: Path) -> Iterator[Served]:
     folder = tmp_path / "run"
     folder.mkdir()
     with open_server(folder) as server:
@@ -31,7 +44,7 @@ def served(tmp_path):
         assert not thread.is_alive()
 
 
-def get(server, path: str = "/", **headers: str) -> tuple[http.client.HTTPResponse, str]:
+def get(server: Server, path: str = "/", **headers: str) -> tuple[http.client.HTTPResponse, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     connection.putrequest("GET", path, skip_host="Host" in headers)
     for name, value in headers.items():
@@ -43,24 +56,26 @@ def get(server, path: str = "/", **headers: str) -> tuple[http.client.HTTPRespon
     return answer, text
 
 
-def test_a_folder_just_made_is_served_and_follows(served):
+def test_a_folder_just_made_is_served_and_follows(served: Served) -> None:
     folder, server = served
     answer, page = get(server)
     assert answer.status == 200
     assert "metrics.jsonl is missing" in page
-    version = re.search('data-live="&quot;(.*)&quot;"', page).group(1)
+    version = found('data-live="&#34;(.*)&#34;"', page)
     assert get(server, "/main", If_None_Match=f'"{version}"')[0].status == 304
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "reward": 0.25}) + "\n")
+    RunWriter(folder).append(Metrics(step=7, reward=0.25))
     deadline = time.monotonic() + 20
-    while (answer := get(server, "/main", If_None_Match=f'"{version}"'))[0].status == 304:
+    answer, main = get(server, "/main", If_None_Match=f'"{version}"')
+    while answer.status == 304:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert answer[0].headers["ETag"] != f'"{version}"'
-    assert 'id="overview"' in answer[1]
-    assert "<html" not in answer[1]
+        answer, main = get(server, "/main", If_None_Match=f'"{version}"')
+    assert answer.headers["ETag"] != f'"{version}"'
+    assert 'id="overview"' in main
+    assert "<html" not in main
 
 
-def test_only_this_machine_under_its_own_name(served):
+def test_only_this_machine_under_its_own_name(served: Served) -> None:
     _, server = served
     assert server.server_address[0] == "127.0.0.1"
     port = server.server_port
@@ -72,7 +87,7 @@ def test_only_this_machine_under_its_own_name(served):
         assert "section" not in text
 
 
-def test_nothing_but_the_page(served):
+def test_nothing_but_the_page(served: Served) -> None:
     folder, server = served
     (folder / "config.yaml").write_text("secret: 1\n")
     for path in ("/config.yaml", "/../run/config.yaml", "/%2e%2e/config.yaml", "/main/"):
@@ -80,27 +95,23 @@ def test_nothing_but_the_page(served):
     answer, page = get(server)
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    rule = re.search('Security-Policy" content="([^"]*)"', page).group(1)
-    assert rule.startswith("default-src 'none'; ")
-    assert rule.endswith("connect-src 'self'")
+    check_policy(page)
+    assert found('Security-Policy" content="([^"]*)"', page).endswith("connect-src 'self'")
 
 
-def test_a_port_in_use_is_said(served):
+def test_a_port_in_use_is_said(served: Served) -> None:
     _, server = served
     with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used"):
         open_server(Path(), server.server_port)
 
 
-COMMAND = [sys.executable, "-m", "fspo.cli"]
-
-
-def test_the_command_ends_cleanly(tmp_path):
+def test_the_command_ends_cleanly(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "watch", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    line = process.stdout.readline()
-    port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line).group(1))
+    assert process.stdout is not None
+    port = int(found(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline()))
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
@@ -111,20 +122,23 @@ def test_the_command_ends_cleanly(tmp_path):
     assert err == ""
 
 
-def test_report_of_two_runs_with_images_and_the_explorer(tmp_path):
+def test_report_of_two_runs_with_images_and_the_explorer(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(tmp_path / "a", steps=3)
     make_run(tmp_path / "b", steps=3, rule="gspo")
-
-    def fspo(*arguments: str) -> str:
-        return subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    assert fspo("report", "a", "b", "--svg", "figures", "--png", "figures").splitlines()[0] == "report: compare.html"
+    monkeypatch.chdir(tmp_path)
+    images = command("report", "a", "b", "--svg", "figures", "--png", "figures")
+    assert images.stdout.splitlines()[0] == "report: compare.html"
     assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
     kinds = [p.suffix for p in (tmp_path / "figures").iterdir()]
     assert kinds.count(".svg") == kinds.count(".png") > 19
-    assert fspo("report", "a") == "report: a/report.html\n"
-    assert fspo("explore", "--out", "pages/explore.html") == "explorer: pages/explore.html\n"
-    assert "fspo report runs/fspo runs/gspo" in fspo("report", "--help")
-    wrong = subprocess.run([*COMMAND, "watch", "nowhere"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert command("report", "a").stdout == "report: a/report.html\n"
+    assert command("explore", "--out", "pages/explore.html").stdout == "explorer: pages/explore.html\n"
+    assert "fspo report runs/fspo runs/gspo" in command("report", "--help").stdout
+    wrong = command("watch", "nowhere", check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: nowhere is not a folder")
+    wrong = command("report", "pages", check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: pages is not a run folder")

@@ -1,5 +1,7 @@
+"""Public data sets, and checks that no process outlives a test."""
+
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -8,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def shared() -> Path:
-    """The folder of public question-answer sets, which lies beside the repository where there is one."""
+    """The folder of public question-answer sets, which may be next to the repository."""
     root = Path(__file__).resolve().parents[2]
     folder = Path(os.environ.get("FSPO_SHARED", root.parent / "shared")) / "data"
     if not folder.is_dir():
@@ -18,15 +20,14 @@ def shared() -> Path:
 
 @pytest.fixture
 def children() -> Callable[[], list[psutil.Process]]:
-    """The processes started since the test began. An earlier test of this process may have left Python's own
-    resource tracker, which is no one's business here."""
+    """The processes started since the test began: an earlier test may have started Python's resource tracker."""
     before = set(psutil.Process().children(recursive=True))
     return lambda: [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 
 @pytest.fixture
-def no_process_left(children):
-    """After the test, no process that it started is alive: children, and those that left the family."""
+def no_process_left(children: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+    """After the test, no process that it started is alive, neither children nor processes that were detached."""
     marker = f"fspo-test-{os.getpid()}-{id(object())}"
     os.environ["FSPO_TEST_MARKER"] = marker
     yield

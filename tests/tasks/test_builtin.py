@@ -1,8 +1,11 @@
+"""The built-in tasks: right solutions, fixed streams of prompts, separate splits, and noise at its rate."""
+
 import json
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +22,7 @@ indices = st.integers(0, 10**9)
 
 
 def solve(prompt: str) -> str:
-    """An independent solver: what the prompt asks for, worked out in another way than the generator's."""
+    """An independent solver of the prompt, by another way than the generator's."""
     name, problem = prompt.rstrip("=").split(":")
     if name == "sort":
         return "".join(c * n for c, n in sorted(Counter(problem).items()))
@@ -42,10 +45,11 @@ def solve(prompt: str) -> str:
 
 @given(names, splits, indices, st.integers(0, 5))
 @settings(max_examples=200, deadline=None)
-def test_solutions_are_right_and_earn_the_reward(name, split, index, seed):
+def test_solutions_are_right_and_earn_the_reward(name: str, split: str, index: int, seed: int) -> None:
     task = tasks.get({"name": name, "seed": seed})
     graded = tasks.get({"name": name, "seed": seed, "graded": True})
     example = task.example(split, index)
+    assert example.solution is not None
     assert example.solution == solve(example.prompt)
     assert task.score(example, example.solution) == 1.0
     assert graded.score(example, example.solution) == 1.0
@@ -56,10 +60,10 @@ def test_solutions_are_right_and_earn_the_reward(name, split, index, seed):
 
 @given(names, indices, st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_changed_solution_earns_nothing(name, index, data):
+def test_a_changed_solution_earns_nothing(name: str, index: int, data: st.DataObject) -> None:
     task = tasks.get(name)
     example = task.example("train", index)
-    right = example.solution
+    right = example.answer
     at = data.draw(st.integers(0, len(right) - 1))
     letter = data.draw(st.sampled_from([c for c in ALPHABET if c != right[at]]))
     changed = right[:at] + letter + right[at + 1 :]
@@ -72,15 +76,15 @@ def test_a_changed_solution_earns_nothing(name, index, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_answers_differ_in_length_by_an_order_of_magnitude(name):
+def test_answers_differ_in_length_by_an_order_of_magnitude(name: str) -> None:
     task = tasks.get(name)
-    lengths = [len(task.example("train", i).solution) for i in range(500)]
+    lengths = [len(task.example("train", i).answer) for i in range(500)]
     assert max(lengths) >= 10 * min(lengths)
     assert max(lengths) <= 128
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_prompt_is_in_two_splits_whatever_the_seed_and_the_sizes(name):
+def test_no_prompt_is_in_two_splits_whatever_the_seed_and_the_sizes(name: str) -> None:
     seen: dict[str, str] = {}
     for seed, n_max in ((0, 4), (1, 4), (0, 8)):
         task = tasks.get({"name": name, "n_min": 2, "n_max": n_max, "seed": seed})
@@ -91,7 +95,7 @@ def test_no_prompt_is_in_two_splits_whatever_the_seed_and_the_sizes(name):
     assert set(seen.values()) == set(SPLITS)
 
 
-def test_examples_are_the_same_in_every_process():
+def test_examples_are_the_same_in_every_process() -> None:
     code = (
         "import json, fspo.tasks as t\n"
         f"which = [(n, s, i) for n in {NAMES} for s in t.SPLITS for i in (0, 7)]\n"
@@ -105,24 +109,24 @@ def test_examples_are_the_same_in_every_process():
     assert len(set(here)) == len(here)
 
 
-def test_the_stream_does_not_change_between_versions():
+def test_the_stream_does_not_change_between_versions() -> None:
     """A resumed run must see the prompts that the first one would have seen."""
     assert tasks.get("sort").example("eval", 3).prompt == "sort:vqjqgtictcmnkynfuxterwxsjyvoxsdgfcbil="
     assert tasks.get("add").example("eval", 3).prompt == "add:286495643224+035173141662="
 
 
-def test_seeds_give_other_streams():
+def test_seeds_give_other_streams() -> None:
     a, b = ({tasks.get({"name": "sort", "seed": s}).example("train", i).prompt for i in range(50)} for s in (0, 1))
     assert not a & b
 
 
-def test_a_space_that_is_too_small_is_refused_instead_of_searched_forever():
+def test_a_space_that_is_too_small_is_refused_instead_of_searched_forever() -> None:
     task = tasks.get({"name": "sort", "n_min": 1, "n_max": 1, "letters": 2})
     with pytest.raises(ValueError, match=r"too few different problems to fill the split '\w+': raise n_max"):
         [task.example(split, 0) for split in SPLITS]
 
 
-def test_wrong_calls_say_what_to_do():
+def test_wrong_calls_say_what_to_do() -> None:
     task = tasks.get("sort")
     with pytest.raises(ValueError, match="unknown split 'test': use one of eval, validation, train"):
         task.example("test", 0)
@@ -131,7 +135,7 @@ def test_wrong_calls_say_what_to_do():
     assert task.size("train") is None
 
 
-def flips(spec: dict, split: str = "train", count: int = 4000) -> list[tuple[float, bool]]:
+def flips(spec: dict[str, Any], split: str = "train", count: int = 4000) -> list[tuple[float, bool]]:
     """(difficulty, whether the reward of the right answer was flipped) of the first prompts."""
     task = tasks.get({"name": "sort", "n_min": 4, "n_max": 12, **spec})
     examples = [task.example(split, i) for i in range(count)]
@@ -143,7 +147,7 @@ def assert_rate(found: list[bool], chance: float) -> None:
     assert low <= chance <= high, (sum(found), len(found), chance)
 
 
-def test_noise_flips_rewards_at_its_rate_whatever_the_size():
+def test_noise_flips_rewards_at_its_rate_whatever_the_size() -> None:
     found = flips({"noise": 0.2})
     assert_rate([flipped for _, flipped in found], 0.2)
     for d in {d for d, _ in found}:
@@ -154,7 +158,7 @@ def test_noise_flips_rewards_at_its_rate_whatever_the_size():
     assert_rate([reward == 1.0 for reward in wrong], 0.2)
 
 
-def test_noise_by_length_grows_from_nothing_to_its_value():
+def test_noise_by_length_grows_from_nothing_to_its_value() -> None:
     found = flips({"noise_by_length": 0.4}, count=8000)
     assert not any(flipped for d, flipped in found if d == 0)
     for d in {d for d, _ in found} - {0.0}:
@@ -164,13 +168,13 @@ def test_noise_by_length_grows_from_nothing_to_its_value():
     assert_rate([flipped for d, flipped in both if d == 1], 0.5)
 
 
-def test_held_out_answers_are_scored_without_noise():
+def test_held_out_answers_are_scored_without_noise() -> None:
     for split in ("eval", "validation"):
         assert not any(flipped for _, flipped in flips({"noise": 1.0}, split, count=300))
     assert all(flipped for _, flipped in flips({"noise": 1.0}, count=300))
 
 
-def test_noise_is_the_same_for_the_same_answer_and_differs_between_answers_and_seeds():
+def test_noise_is_the_same_for_the_same_answer_and_differs_between_answers_and_seeds() -> None:
     code = (
         "import fspo.tasks as t; task = t.get({'name': 'sort', 'noise': 0.5});"
         "print([task.score(task.example('train', i), x) for i in range(30) for x in ('a', 'b')])"
@@ -186,13 +190,13 @@ def test_noise_is_the_same_for_the_same_answer_and_differs_between_answers_and_s
     assert [other.score(e, "a") for e in examples] != here[::2]
 
 
-def test_a_graded_reward_is_flipped_whole():
+def test_a_graded_reward_is_flipped_whole() -> None:
     task = tasks.get({"name": "sort", "graded": True, "noise": 1.0})
     example = task.example("train", 0)
     half = example.answer[: len(example.answer) // 2]
     assert task.score(example, half) == pytest.approx(1 - len(half) / len(example.answer))
 
 
-def test_a_chance_above_one_is_refused():
-    with pytest.raises(ValueError, match=r"noise and noise_by_length add up to 1\.1, which is no chance"):
+def test_a_probability_above_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"noise and noise_by_length add up to 1\.1, above 1"):
         tasks.get({"name": "sort", "noise": 0.7, "noise_by_length": 0.4})

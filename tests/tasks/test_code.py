@@ -1,3 +1,5 @@
+"""The sandbox: limits, no network, no writable files, no process left; and the reward of programs in it."""
+
 import json
 import os
 import socket
@@ -6,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import fspo.tasks as tasks
 from fspo.tasks import Scorer
 from fspo.tasks.code import extract_program
-from fspo.tasks.sandbox import Limits, run_python
+from fspo.tasks.sandbox.launch import Limits, Outcome, run_python
 
 if sys.platform != "linux":
     pytest.skip("the sandbox is for Linux", allow_module_level=True)
@@ -25,16 +28,16 @@ except RuntimeError as refused:
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
-def run(code, given="", **limits):
+def run(code: str, given: str = "", **limits: Any) -> Outcome:
     return run_python(textwrap.dedent(code), [given], Limits(**limits))[0]
 
 
-def test_programs_read_their_input_and_print():
+def test_programs_read_their_input_and_print() -> None:
     outcomes = run_python("print(int(input()) * 2)", ["1", "21", "x"])
     assert [(o.status, o.stdout) for o in outcomes] == [("ok", "2\n"), ("ok", "42\n"), ("error", "")]
 
 
-def test_the_network_is_out_of_reach():
+def test_the_network_is_out_of_reach() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = f"""
@@ -50,7 +53,7 @@ def test_the_network_is_out_of_reach():
         assert allowed.stdout == "connected\n"
 
 
-def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path):
+def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
     tmp_path.chmod(0o777)
@@ -71,7 +74,7 @@ def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path
     assert target.read_text() == "keep me"
 
 
-def test_file_size_memory_time_and_output_are_limited():
+def test_file_size_memory_time_and_output_are_limited() -> None:
     assert run("open('f', 'wb').write(b'x' * 2**20); print('small')", file_mb=2).stdout == "small\n"
     assert run("open('f', 'wb').write(b'x' * 2**22); print('large')", file_mb=2).stdout == ""
     assert run("x = bytearray(2**20); print('small')", memory_mb=128).stdout == "small\n"
@@ -86,7 +89,7 @@ def test_file_size_memory_time_and_output_are_limited():
     assert len(flood.stdout) < 2**20
 
 
-def test_a_fork_bomb_is_bounded_and_gone_afterwards():
+def test_a_fork_bomb_is_bounded_and_gone_afterwards() -> None:
     code = """
     import os, time
     started = 0
@@ -107,7 +110,7 @@ def test_a_fork_bomb_is_bounded_and_gone_afterwards():
     assert abs(len(psutil.pids()) - before) < 20
 
 
-def test_a_program_cannot_kill_anything_outside():
+def test_a_program_cannot_kill_anything_outside() -> None:
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         run(f"import os, signal\ntry: os.kill({victim.pid}, 9)\nfinally: os.kill(-1, 9)")
@@ -118,10 +121,12 @@ def test_a_program_cannot_kill_anything_outside():
         victim.wait()
 
 
-def test_killing_the_sandbox_from_outside_takes_everything_down():
-    code = "import fspo.tasks.sandbox as s\ns.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
+def test_killing_the_sandbox_from_outside_takes_everything_down() -> None:
+    code = (
+        "import fspo.tasks.sandbox.launch as s\ns.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
+    )
     caller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
-    family = []
+    family: list[psutil.Process] = []
     end = time.monotonic() + 10
     while len(family) < 3 and time.monotonic() < end:
         time.sleep(0.05)
@@ -135,7 +140,7 @@ def test_killing_the_sandbox_from_outside_takes_everything_down():
 
 
 @pytest.fixture
-def doubling(tmp_path):
+def doubling(tmp_path: Path) -> str:
     row = {
         "prompt": "Read a number and print its double.",
         "tests": [{"input": str(i), "output": f"{2 * i}\n"} for i in (1, 5, 100)],
@@ -146,10 +151,11 @@ def doubling(tmp_path):
     return str(path)
 
 
-def test_code_reward(doubling):
+def test_code_reward(doubling: str) -> None:
     task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "seconds": 1})
     graded = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True})
     example = task.example("eval", 0)
+    assert example.solution is not None
     completions = [
         example.solution,
         "I think:\n```python\nn = int(input())\nprint(n + n)\n```\nDone.",
@@ -167,27 +173,29 @@ def test_code_reward(doubling):
     assert graded.score(example, "print(2)") == pytest.approx(1 / 3)
 
 
-def test_the_last_fenced_block_is_the_program():
+def test_the_last_fenced_block_is_the_program() -> None:
     assert extract_program("```python\na\n```\nor\n```py\nb\n```") == "b\n"
     assert extract_program("```\na\n```") == "a\n"
     assert extract_program("print(1)") == "print(1)"
 
 
-def test_rows_without_tests_are_refused(tmp_path):
+def test_rows_without_tests_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "p", "tests": [{"input": "1"}]}\n')
     with pytest.raises(ValueError, match="has no usable tests: write"):
         tasks.get({"name": f"code:{path}", "eval_path": str(path)}).example("eval", 0)
 
 
-def test_without_namespaces_programs_are_refused_unless_the_network_is_allowed(monkeypatch, tmp_path):
-    """A copy of the script in which the kernel says no, as it does in a plain container."""
-    import fspo.tasks.sandbox as sandbox
+def test_without_namespaces_programs_are_refused_unless_the_network_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a copy of the script in which the kernel refuses namespaces, as it does in a plain container."""
+    import fspo.tasks.sandbox.launch as sandbox
 
-    script = Path(sandbox.__file__).with_name("sandbox_child.py").read_text()
+    script = Path(sandbox.__file__).with_name("child.py").read_text()
     denied = script.replace('checked(libc.unshare(flags), "unshare")', 'raise OSError(1, "unshare: denied")')
     assert denied != script
-    (tmp_path / "sandbox_child.py").write_text(denied)
+    (tmp_path / "child.py").write_text(denied)
     monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
     with pytest.raises(RuntimeError, match=r"cut off from the network .*denied.*: set allow_network=True"):
         run_python("print(1)", [""])

@@ -1,14 +1,56 @@
+"""Tasks by name, by `module:Class`, from other packages and in mixtures; bad specifications give one sentence."""
+
 import pickle
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fspo.tasks as tasks
+from fspo.config import TrainConfig
+from fspo.tasks import Score, Scorer
+from fspo.tasks.task import Task
+from helpers.plugins import printed, write_package
+
+MODULE = """
+from typing import ClassVar
+
+from pydantic import Field
+
+from fspo.tasks import Example, Task
 
 
-def test_every_name_has_one_line():
+class Repeat(Task):
+    name: ClassVar[str] = "repeat"
+    summary: ClassVar[str] = "repeat a letter: 3a -> aaa"
+
+    most: int = Field(4, ge=1, description="Most repetitions.")
+
+    def example(self, split, index):
+        n = 1 + index % self.most
+        return Example(prompt=f"{n}a", answer="a" * n, task=self.label, index=index)
+
+    def score(self, example, completion):
+        return float(completion == example.answer)
+
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with a task, on the path of this process."""
+    (tmp_path / "own_tasks.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_tasks"
+
+
+def test_every_name_has_one_line() -> None:
     assert set(tasks.names()) == set(tasks.summaries())
     assert all(line and "\n" not in line and len(line) < 100 for line in tasks.summaries().values())
     assert {"sort", "add", "reasoning_gym", "jsonl", "hf", "python", "code"} <= set(tasks.names())
@@ -17,7 +59,7 @@ def test_every_name_has_one_line():
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("srt", "unknown task 'srt'; did you mean 'sort'?"),
+        ("srt", "there is no task 'srt'; did you mean 'sort'?"),
         ({"name": "sort", "n_mx": 5}, "task sort has no parameter 'n_mx'; did you mean 'n_max'?"),
         (
             {"name": "sort", "n_max": 0},
@@ -33,23 +75,87 @@ def test_every_name_has_one_line():
         ([{"name": "sort", "weight": -1}], "weight -1.0 is not positive"),
     ],
 )
-def test_a_wrong_specification_gives_one_sentence(spec, sentence):
+def test_a_wrong_specification_gives_one_sentence(spec: Any, sentence: str) -> None:
+    assert sentence in refused(spec)
+
+
+def refused(spec: Any) -> str:
+    """The one line with which a specification is refused."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         tasks.get(spec)
-    assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
-def test_a_task_is_its_parameters():
+def test_a_class_of_a_module_is_a_task_with_parameters(module: str) -> None:
+    task = tasks.get({"name": f"{module}:Repeat", "most": 3})
+    examples = [task.example("train", i) for i in range(4)]
+    assert [example.prompt for example in examples] == ["1a", "2a", "3a", "1a"]
+    with Scorer(task) as scorer:  # in processes that import the module themselves
+        assert scorer.score(examples[:2], ["a", "a"]) == [Score(1.0), Score(0.0)]
+    assert TrainConfig(task={"name": f"{module}:Repeat", "most": 3}).task["most"] == 3
+    mixture = tasks.get([f"{module}:Repeat", "sort"])
+    assert {mixture.example("train", i).task for i in range(100)} == {"repeat", "sort"}
+    assert "repeat" not in tasks.names()
+
+
+def test_a_class_that_cannot_be_a_task_is_refused_in_one_sentence(module: str) -> None:
+    assert refused({"name": f"{module}:Repeat", "mst": 3}) == (
+        "task repeat has no parameter 'mst'; did you mean 'most'?"
+    )
+    assert refused(f"{module}:Plain") == f"{module}:Plain is no task: it must be a class derived from Task"
+    assert refused("json:loads") == "json:loads is no task: it must be a class derived from Task"
+    assert f"the task '{module}:Repet' cannot be loaded (module '{module}' has no attribute" in refused(
+        f"{module}:Repet"
+    )
+    assert "cannot be loaded (No module named 'nowhere')" in refused("nowhere:Repeat")
+    assert "cannot be loaded (Empty module name)" in refused(":Repeat")
+    assert refused("jsonll:train.jsonl").endswith("; did you mean 'jsonl'?")
+
+
+def test_a_registered_task_has_a_name_of_its_own(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fspo.tasks.registry.TASKS._classes", dict(tasks.registry.TASKS._classes))
+    repeat = type(tasks.get(f"{module}:Repeat"))
+    assert tasks.register(repeat) is repeat
+    assert tasks.register(repeat) is repeat
+    assert tasks.get({"name": "repeat", "most": 2}).example("train", 1).answer == "aa"
+    assert tasks.summaries()["repeat"] == "repeat a letter: 3a -> aaa"
+
+    class Sort(Task):
+        name = "sort"
+
+    with pytest.raises(ValueError, match=r"'sort' exists already \(fspo\.tasks\.builtin\): choose another name"):
+        tasks.register(Sort)
+
+
+def test_an_installed_package_adds_a_task_by_its_entry_point(tmp_path: Path) -> None:
+    entries = {"repeat": "other_tasks:Repeat", "plain": "other_tasks:Plain"}
+    write_package(tmp_path, "other_tasks", MODULE, "fspo.tasks", entries)
+    code = (
+        "import json, sys, fspo.tasks as t\n"
+        "known = t.names(); loaded = 'other_tasks' in sys.modules\n"
+        "task = t.get({'name': 'repeat', 'most': 2})\n"
+        "try: t.get('plain')\n"
+        "except ValueError as error: problem = str(error)\n"
+        "print(json.dumps([known[-2:], loaded, task.example('train', 1).answer, problem]))"
+    )
+    names, loaded, answer, problem = printed(code, tmp_path)
+    assert names == ["repeat", "plain"]
+    assert not loaded  # listing names imports no other package
+    assert answer == "aa"
+    assert problem == "plain is no task: it must be a class derived from Task"
+
+
+def test_a_task_is_its_parameters() -> None:
     task = tasks.get({"name": "sort", "n_max": 10})
     assert task == tasks.get({"n_max": 10, "name": "sort"})
     assert tasks.get(task) is task
     assert pickle.loads(pickle.dumps(task)) == task
     with pytest.raises(ValueError, match="frozen"):
-        task.n_max = 5
+        task.__setattr__("n_max", 5)
 
 
-def test_a_mixture_keeps_its_proportions_and_leaves_no_gap():
+def test_a_mixture_keeps_its_proportions_and_leaves_no_gap() -> None:
     mixture = tasks.get([{"name": "sort", "weight": 3}, "add", {"name": "sort", "n_max": 8, "weight": 0.01}])
     examples = [mixture.example("train", i) for i in range(2000)]
     counts = Counter(example.task for example in examples)
@@ -58,14 +164,14 @@ def test_a_mixture_keeps_its_proportions_and_leaves_no_gap():
         alone = [tasks.get(part).example("train", i).prompt for i in range(counts[name])]
         assert [e.prompt for e in examples if e.task == name] == alone
     assert [example.index for example in examples] == list(range(2000))
-    assert all(mixture.score(example, example.solution) == 1.0 for example in examples)
-    assert mixture.component(next(e for e in examples if e.task == "sort#2")).n_max == 8
+    assert all(mixture.score(example, example.answer) == 1.0 for example in examples)
+    assert mixture.component(next(e for e in examples if e.task == "sort#2")) == tasks.get({"name": "sort", "n_max": 8})
     assert counts["sort"] / 2000 == pytest.approx(3 / 4.01, abs=0.001)
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
 @settings(max_examples=50, deadline=None)
-def test_any_positive_weights_make_a_mixture(weights):
+def test_any_positive_weights_make_a_mixture(weights: list[float]) -> None:
     mixture = tasks.get([{"name": "add", "weight": weight, "seed": i} for i, weight in enumerate(weights)])
     seen = {mixture.example("train", i).task for i in range(1000)}
     assert len(seen) == len(weights)

@@ -1,3 +1,5 @@
+"""Scoring processes: rewards that hang, crash or fork harm only their own answer, and no process is left."""
+
 import json
 import os
 import signal
@@ -6,24 +8,26 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import fspo.tasks as tasks
-from fspo.tasks import Score, Scorer
+from fspo.tasks import Score, Scorer, Task
 
-HERE = Path(__file__).parent
+Rewards = Callable[[str], Task]
+Children = Callable[[], list[psutil.Process]]
 
 
 @pytest.fixture
-def rewards(tmp_path, monkeypatch):
-    """A task for each function of rewards.py."""
-    monkeypatch.syspath_prepend(str(HERE))
+def rewards(tmp_path: Path) -> Rewards:
+    """The task of a function in helpers/rewards.py, which scoring processes import like a user's module."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"p{i}", "answer": 1000}) + "\n" for i in range(50)))
-    return lambda function: tasks.get({"name": f"python:rewards:{function}", "path": str(path)})
+    return lambda function: tasks.get({"name": f"python:helpers.rewards:{function}", "path": str(path)})
 
 
 FAILURES = {
@@ -51,7 +55,8 @@ VALUES = {
 }
 
 
-def test_bad_rewards_are_counted_and_the_others_go_on(rewards, no_process_left, capfd):
+@pytest.mark.usefixtures("no_process_left")
+def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: pytest.CaptureFixture[str]) -> None:
     task = rewards("reward")
     bad = [*FAILURES, *VALUES]
     completions = [name for pair in zip(bad, ["good"] * len(bad), strict=True) for name in pair]
@@ -68,29 +73,32 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards, no_process_left, 
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("name", ["fork_and_sleep", "daemonise", "fork_and_vanish", "fork_and_loop"])
-def test_children_of_a_reward_end_with_its_sample(name, rewards, children, no_process_left):
+def test_children_of_a_reward_end_with_its_sample(name: str, rewards: Rewards, children: Children) -> None:
     task = rewards("reward")
     with Scorer(task, workers=1, timeout=1.0) as scorer:
         score = scorer.score([task.example("train", 0)], [name])[0]
         assert (score.value, score.failure) == (VALUES.get(name), FAILURES.get(name))
         scorer.score([task.example("train", 0)], ["good"])
-        # the nursery and its worker
+        # the fork server and its worker
         assert len(children()) == 2
 
 
-def test_a_dead_nursery_is_replaced(rewards, children, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_a_dead_fork_server_is_replaced(rewards: Rewards, children: Children) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(6)]
     with Scorer(task, timeout=5) as scorer:
-        assert scorer.score(examples[:1], ["kill_the_nursery"])[0].failure == "crash"
+        assert scorer.score(examples[:1], ["kill_the_fork_server"])[0].failure == "crash"
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
-        nursery = next(child for child in children() if child.ppid() == os.getpid())
-        nursery.kill()  # between two batches, as an out-of-memory killer would
+        server = next(child for child in children() if child.ppid() == os.getpid())
+        server.kill()  # between two batches, as an out-of-memory killer would
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
 
 
-def test_order_and_throughput(rewards, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_order_and_throughput(rewards: Rewards) -> None:
     task = rewards("echo")
     n = 3000
     examples = [task.example("train", i) for i in range(n)]
@@ -104,7 +112,7 @@ def test_order_and_throughput(rewards, no_process_left):
     assert not scorer.failures
 
 
-def test_one_hanging_sample_costs_only_itself(rewards):
+def test_one_hanging_sample_costs_only_itself(rewards: Rewards) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(64)]
     completions = ["good"] * 64
@@ -115,14 +123,15 @@ def test_one_hanging_sample_costs_only_itself(rewards):
     assert scorer.failures == {"timeout": 2}
 
 
-def test_an_interrupt_does_not_mix_up_the_next_batch(rewards, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_an_interrupt_does_not_mix_up_the_next_batch(rewards: Rewards) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(4)]
     with Scorer(task, timeout=20) as scorer:
         stopped = threading.Event()
 
         def press() -> None:
-            """Again where Python lost the first: an interrupt that meets a collector's callback is only printed."""
+            """Repeated, because Python only prints an interrupt that arrives in a callback of the garbage collector."""
             while not stopped.wait(0.5):
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -133,15 +142,16 @@ def test_an_interrupt_does_not_mix_up_the_next_batch(rewards, no_process_left):
         assert scorer.score(examples, ["good"] * 4) == [Score(1.0)] * 4
 
 
+@pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_survives_a_killed_trainer(how, rewards, tmp_path, no_process_left):
-    task = rewards("reward")
+def test_nothing_survives_a_killed_trainer(how: signal.Signals, rewards: Rewards, tmp_path: Path) -> None:
+    prompts = rewards("reward").model_dump()["path"]
     pids = tmp_path / "pids"
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "import os, time\n"
         "import fspo.tasks as t\n"
-        f"task = t.get({{'name': 'python:rewards:reward', 'path': {task.path!r}}})\n"
+        f"task = t.get({{'name': 'python:helpers.rewards:reward', 'path': {prompts!r}}})\n"
         "scorer = t.Scorer(task, timeout=500).__enter__()\n"
         "bystander = os.fork()\n"  # it inherits every connection, so that none of them closes
         "if not bystander: time.sleep(60); os._exit(0)\n"
@@ -150,6 +160,7 @@ def test_nothing_survives_a_killed_trainer(how, rewards, tmp_path, no_process_le
     )
     env = {**os.environ, "FSPO_TEST_PIDS": str(pids)}
     trainer = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+    assert trainer.stdout is not None
     bystander = int(trainer.stdout.readline())
     try:
         end = time.monotonic() + 20
@@ -169,31 +180,33 @@ def test_nothing_survives_a_killed_trainer(how, rewards, tmp_path, no_process_le
     assert not any(map(psutil.pid_exists, family))
 
 
-def test_a_reward_that_cannot_be_loaded_is_refused_at_the_start(rewards, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_a_reward_that_cannot_be_loaded_is_refused_at_the_start(rewards: Rewards) -> None:
     with pytest.raises(ValueError, match="no function 'rewrd'; did you mean 'reward'"):
         Scorer(rewards("rewrd")).__enter__()
 
 
-def test_trusted_tasks_start_no_process(children):
+def test_trusted_tasks_start_no_process(children: Children) -> None:
     task = tasks.get("sort")
     examples = [task.example("train", i) for i in range(500)]
     with Scorer(task) as scorer:
-        scores = scorer.score(examples, [example.solution for example in examples])
+        scores = scorer.score(examples, [example.answer for example in examples])
         assert not children()
     assert scores == [Score(1.0)] * 500
 
 
-def test_a_mixture_sends_only_the_untrusted_part_to_processes(rewards):
+def test_a_mixture_sends_only_the_untrusted_part_to_processes(rewards: Rewards) -> None:
     task = tasks.Mixture(parts=(tasks.get("sort"), rewards("echo")), weights=(1.0, 1.0))
     examples = [task.example("train", i) for i in range(40)]
-    completions = [example.solution if example.task == "sort" else "500" for example in examples]
+    completions = [example.answer if example.task == "sort" else "500" for example in examples]
     with Scorer(task) as scorer:
         scores = scorer.score(examples, completions)
     assert [score.value for score in scores] == [1.0 if e.task == "sort" else 0.5 for e in examples]
 
 
-def test_arguments_are_checked():
+def test_arguments_are_checked() -> None:
     task = tasks.get("sort")
+    bad: dict[str, Any]
     for bad in ({"workers": 0}, {"timeout": 0.0}, {"memory_mb": 1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             Scorer(task, **bad)

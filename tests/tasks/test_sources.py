@@ -1,46 +1,62 @@
+"""Tasks from files, Hugging Face datasets and reasoning-gym: splits, comparison of answers, errors."""
+
 import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
 import fspo.tasks as tasks
-from fspo.tasks import SPLITS, Scorer
-from fspo.tasks.qa import equal, reference
+from fspo.tasks import SPLITS, Example, Score, Scorer, Task
+from fspo.tasks.questions import equal, reference
 from fspo.tasks.reasoning import extract
 
 
-def write(path, rows):
+def write(path: Path, rows: Iterable[Mapping[str, object]]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
+def rows_of(task: Task, split: str) -> int:
+    """The number of rows of a split, which only a task without end does not have."""
+    size = task.size(split)
+    assert size is not None
+    return size
+
+
+def solution(example: Example) -> str:
+    assert example.solution is not None
+    return example.solution
+
+
 @pytest.fixture
-def squares(tmp_path):
+def squares(tmp_path: Path) -> str:
     return write(tmp_path / "squares.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(200)])
 
 
-def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares):
+def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares: str) -> None:
     task = tasks.get(f"jsonl:{squares}")
-    prompts = {split: [task.example(split, i).prompt for i in range(task.size(split))] for split in SPLITS}
+    prompts = {split: [task.example(split, i).prompt for i in range(rows_of(task, split))] for split in SPLITS}
     assert sum(map(len, prompts.values())) == 200
     assert len(set().union(*prompts.values())) == 200
-    n = task.size("train")
+    n = rows_of(task, "train")
     second = [task.example("train", n + i).prompt for i in range(n)]
     assert sorted(second) == sorted(prompts["train"])
     assert second != prompts["train"]
     assert tasks.get(f"jsonl:{squares}").example("train", 5 * n + 3) == task.example("train", 5 * n + 3)
 
 
-def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares, tmp_path):
+def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares: str, tmp_path: Path) -> None:
     held_out = write(tmp_path / "held.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(50)])
     task = tasks.get({"name": f"jsonl:{squares}", "eval_path": held_out})
     assert task.size("eval") == 50
-    assert task.size("train") + task.size("validation") == 150
-    secret = {task.example("eval", i).prompt for i in range(50)}
-    assert not secret & {task.example("train", i).prompt for i in range(task.size("train"))}
+    assert rows_of(task, "train") + rows_of(task, "validation") == 150
+    excluded = {task.example("eval", i).prompt for i in range(50)}
+    assert not excluded & {task.example("train", i).prompt for i in range(rows_of(task, "train"))}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +68,7 @@ def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares, t
         ('{"q": "a", "answer": "1"}\n', r"no question column .*\(it has q, answer\): set question_column"),
     ],
 )
-def test_unreadable_files_are_named(text, sentence, tmp_path):
+def test_unreadable_files_are_named(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=sentence):
@@ -61,7 +77,7 @@ def test_unreadable_files_are_named(text, sentence, tmp_path):
         tasks.get(f"jsonl:{path}.missing").example("train", 0)
 
 
-def test_columns_can_be_named(tmp_path):
+def test_columns_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "q.jsonl", [{"q": f"{i}+1?", "a": i + 1} for i in range(30)])
     task = tasks.get({"name": f"jsonl:{path}", "question_column": "q", "answer_column": "a", "suffix": ""})
     example = task.example("train", 0)
@@ -92,12 +108,13 @@ WRONG = [
 ]
 
 
-def test_math_answers_are_compared_by_value():
+def test_math_answers_are_compared_by_value() -> None:
     assert [pair for pair in RIGHT if not equal(*pair)] == []
     assert [pair for pair in WRONG if equal(*pair)] == []
 
 
-def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path: Path) -> None:
     pairs = RIGHT + WRONG
     path = write(tmp_path / "m.jsonl", [{"question": str(i), "answer": g} for i, (g, _) in enumerate(pairs)])
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path, "suffix": ""})
@@ -106,7 +123,7 @@ def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_pa
     wanted = [float(int(example.prompt) < len(RIGHT)) for example in examples]
     with Scorer(task) as scorer:
         assert [score.value for score in scorer.score(examples, completions)] == wanted
-        found = []
+        found: list[Score] = []
         thread = threading.Thread(target=lambda: found.extend(scorer.score(examples, completions)))
         thread.start()
         thread.join(30)
@@ -114,16 +131,17 @@ def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_pa
     assert not scorer.failures
 
 
-def test_math_verify_is_right_in_a_thread_of_this_process():
+def test_math_verify_is_right_in_a_thread_of_this_process() -> None:
     """With its own time limits, which are signals, every one of these would fail (verl#5635)."""
-    found = []
+    found: list[bool] = []
     thread = threading.Thread(target=lambda: found.extend(equal(*pair) for pair in RIGHT))
     thread.start()
     thread.join(30)
     assert found == [True] * len(RIGHT)
 
 
-def test_an_answer_that_never_finishes_is_a_timeout_not_a_zero(tmp_path, no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_an_answer_that_never_finishes_is_a_timeout_not_a_zero(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", [{"question": "q", "answer": "5"}])
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
     example = task.example("eval", 0)
@@ -132,20 +150,20 @@ def test_an_answer_that_never_finishes_is_a_timeout_not_a_zero(tmp_path, no_proc
     assert (hang.value, hang.failure in ("timeout", "memory"), fine.value) == (None, True, 1.0)
 
 
-def test_references():
+def test_references() -> None:
     assert reference("16 - 3 = <<16-3=13>>13\n#### 1,234") == "1234"
     assert reference("So we get $\\boxed{\\frac{1}{2}}$.") == "\\frac{1}{2}"
     assert reference(" 42 ") == "42"
 
 
 @pytest.mark.parametrize(("name", "size"), [("gsm8k_test", 1319), ("math500", 500), ("aime24", 30)])
-def test_public_sets_score_their_own_solutions(name, size, shared):
+def test_public_sets_score_their_own_solutions(name: str, size: int, shared: Path) -> None:
     path = str(shared / f"{name}.jsonl")
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
     assert task.size("eval") == size
     examples = [task.example("eval", i) for i in range(size)]
     with Scorer(task) as scorer:
-        own = scorer.score(examples, [example.solution for example in examples])
+        own = scorer.score(examples, [solution(example) for example in examples])
         bare = scorer.score(examples, [f"The answer is ${example.answer}$" for example in examples])
         other = scorer.score(examples, ["\\boxed{-12345.5}"] * size)
     assert sum(score.value or 0.0 for score in own) == size
@@ -154,19 +172,20 @@ def test_public_sets_score_their_own_solutions(name, size, shared):
     assert not scorer.failures
 
 
-def test_hugging_face_sets_load_from_a_folder(tmp_path):
+def test_hugging_face_sets_load_from_a_folder(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     for split, low, high in (("train", 0, 40), ("test", 40, 50)):
         write(tmp_path / f"{split}.jsonl", [{"problem": f"{i}+0", "answer": str(i)} for i in range(low, high)])
     task = tasks.get({"name": f"hf:{tmp_path}", "eval_split": "test"})
     assert task.size("eval") == 10
-    assert task.size("train") + task.size("validation") == 40
+    assert rows_of(task, "train") + rows_of(task, "validation") == 40
     example = task.example("eval", 0)
-    assert task.score(example, example.solution) == 1.0
+    assert task.score(example, solution(example)) == 1.0
     assert task.score(example, "\\boxed{7}") == 0.0
 
 
-def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule(no_process_left):
+@pytest.mark.usefixtures("no_process_left")
+def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule() -> None:
     pytest.importorskip("reasoning_gym")
     task = tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3})
     seen: dict[str, str] = {}
@@ -174,7 +193,7 @@ def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule(no_proc
         for i in range(40):
             assert seen.setdefault(task.example(split, i).prompt, split) == split
     examples = [task.example("eval", i) for i in range(40)]
-    assert all(2 <= example.attributes["num_terms"] <= 3 for example in examples)
+    assert all(2 <= float(example.attributes["num_terms"]) <= 3 for example in examples)
     assert examples[0] == tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}).example(
         "eval", 0
     )
@@ -187,7 +206,7 @@ def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule(no_proc
 
 
 @pytest.mark.parametrize("name", ["list_functions", "gsm_symbolic", "acre", "propositional_logic"])
-def test_reasoning_gym_sets_with_tables_or_open_answers_work(name):
+def test_reasoning_gym_sets_with_tables_or_open_answers_work(name: str) -> None:
     pytest.importorskip("reasoning_gym")
     task = tasks.get(f"reasoning_gym:{name}")
     example = task.example("train", 123)
@@ -196,7 +215,7 @@ def test_reasoning_gym_sets_with_tables_or_open_answers_work(name):
     assert task.score(example, "nonsense") < 1.0
 
 
-def test_reasoning_gym_mistakes_are_named(monkeypatch):
+def test_reasoning_gym_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("reasoning_gym")
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with pytest.raises(ValueError, match="no dataset 'chain_sums'; did you mean 'chain_sum'"):
@@ -209,7 +228,7 @@ def test_reasoning_gym_mistakes_are_named(monkeypatch):
         tasks.get("reasoning_gym:ransom_note")
 
 
-def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixed():
+def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixed() -> None:
     pytest.importorskip("reasoning_gym")
     code = (
         "import fspo.tasks as t\n"
@@ -224,7 +243,7 @@ def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixe
     assert first.endswith(b"1.0\n")
 
 
-def test_extraction():
+def test_extraction() -> None:
     assert extract("<answer>3</answer> no <answer> 4 </answer>", None) == "4"
     assert extract("1 + 2\nso it is 3.\n\n", "7") == "3"
     assert extract("first\nlast line", "some words") == "last line"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from twelve_words import build
 
-from fspo.local.models import Policy
-from fspo.local.vllm_sampler import VllmSampler
+from fspo.model.loading import Policy
+from fspo.rollout.vllm_sampler import VllmSampler
+from helpers.twelve_words import build
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def policy() -> Policy:
-    return build(0)
+    made: Policy = build(0)
+    return made
 
 
 @pytest.fixture(scope="session")

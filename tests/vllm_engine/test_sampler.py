@@ -9,12 +9,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from scipy import stats
-from twelve_words import VOCABULARY, build
 
-from fspo.local.forward import logprobs
-from fspo.local.models import Policy
-from fspo.local.rollout import Rollout, generate
-from fspo.local.vllm_sampler import VllmSampler
+from fspo.model.forward import logprobs
+from fspo.model.loading import Policy
+from fspo.rollout.generate import Rollout, generate
+from fspo.rollout.vllm_sampler import VllmSampler
+from helpers.twelve_words import VOCABULARY, build
 
 pytestmark = pytest.mark.xdist_group("sampler")  # one engine for all of them
 
@@ -27,7 +27,8 @@ def exact(policy: Policy, prompt: list[int], length: int, temperature: float) ->
     with torch.no_grad():
         ids = torch.tensor([[*prompt, *w] for w in words])
         logits = policy.model(ids[:, :-1], use_cache=False).logits[:, len(prompt) - 1 :].double() / temperature
-        return logits.log_softmax(-1).gather(2, torch.tensor(words).unsqueeze(2)).sum((1, 2)).exp()
+        found: torch.Tensor = logits.log_softmax(-1).gather(2, torch.tensor(words).unsqueeze(2)).sum((1, 2)).exp()
+    return found
 
 
 @pytest.mark.parametrize(("length", "n"), [(1, 6000), (3, 12_000)])
@@ -63,10 +64,32 @@ def gap(sampler: VllmSampler, policy: Policy, temperature: float = 0.8) -> tuple
     return (theirs - out.logprobs).abs().max().item(), got
 
 
+def test_a_rollout_carries_log_probs_where_they_are_wanted(
+    sampler: VllmSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sampler.generate(PROMPTS, 2, max_new_tokens=5, temperature=1.0, seed=0).logprobs is None
+    monkeypatch.setattr(sampler, "logprobs", True)
+    got = sampler.generate(PROMPTS, 2, max_new_tokens=5, temperature=1.0, seed=0)
+    assert got.logprobs is not None
+    assert [len(values) for values in got.logprobs] == [len(completion) for completion in got.completions]
+
+
 def test_log_probs_are_ours(sampler: VllmSampler, policy: Policy) -> None:
     largest, got = gap(sampler, policy)
     assert got.tokens > 100
     assert largest < 1e-4
+
+
+def test_rollouts_carry_log_probs_on_request(sampler: VllmSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per token, as `objective.mismatch` needs them."""
+    plain = sampler.generate(PROMPTS, 4, max_new_tokens=12, temperature=0.8, seed=2)
+    monkeypatch.setattr(sampler, "logprobs", True)
+    got = sampler.generate(PROMPTS, 4, max_new_tokens=12, temperature=0.8, seed=2)
+    assert plain.logprobs is None
+    assert got.completions == plain.completions
+    assert got.logprobs is not None
+    assert [len(row) for row in got.logprobs] == [len(c) for c in got.completions]
+    assert all(value <= 0 for row in got.logprobs for value in row)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -77,7 +100,7 @@ def test_answers_follow_new_weights(sampler: VllmSampler, policy: Policy, lora: 
         moved.model = get_peft_model(moved.model, LoraConfig(r=4, target_modules="all-linear")).eval()
         with torch.no_grad():
             for p in moved.trainable():
-                p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+                p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     before = [p.clone() for p in moved.model.parameters()]
     assert gap(sampler, moved)[0] > 0.1
     sampler.sync(moved)
@@ -123,7 +146,7 @@ def test_training_needs_a_temperature(sampler: VllmSampler) -> None:
         sampler.generate(PROMPTS, 1, max_new_tokens=3, temperature=0.0, seed=0)
 
 
-def test_what_vllm_refuses_is_said_and_the_engine_lives_on(sampler: VllmSampler) -> None:
+def test_a_refusal_of_vllm_is_reported_and_the_engine_goes_on(sampler: VllmSampler) -> None:
     with pytest.raises(RuntimeError, match=r"vLLM failed to generate: .*vllm\.log"):
         sampler.generate([[3] * 300], 1, max_new_tokens=3, temperature=1.0, seed=0)  # the model has 256 positions
     assert len(sampler.generate(PROMPTS, 2, max_new_tokens=3, temperature=1.0, seed=0).completions) == 6

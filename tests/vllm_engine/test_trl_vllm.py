@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
-from fspo.local import tiny
+from fspo.model import tiny
 
 pytest.importorskip("vllm")
 

@@ -1,1 +1,1 @@
-"""The objectives and their records inside other people's trainers."""
+"""The objectives of this package inside other trainers, TRL and verl, which write the same run folder."""

@@ -1,24 +1,27 @@
-"""What every translation needs: a model that others can load, prompts as rows, and refusals where an engine lacks."""
+"""What the translation to any other trainer needs: a model that other libraries load, prompts as rows, and refusals."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fspo import tasks
-from fspo.local.config import TrainConfig
-from fspo.local.models import load, save
-from fspo.local.warmup import warm_start
+from fspo.config import TrainConfig
+from fspo.model.loading import load, save
+from fspo.training.warmup import Progress, warm_start
 
 
 def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
-    """What the engine cannot do is an error where it was asked for: `missing` names settings, and why."""
-    plain = TrainConfig()
+    """Refuse settings that differ from their default and that the engine does not have; `missing` says why or what
+    to use instead."""
+    default = TrainConfig()
     for key, why in missing.items():
         section, _, name = key.rpartition(".")
         value = getattr(getattr(config, section), name)
-        if value != getattr(getattr(plain, section), name):
+        if value != getattr(getattr(default, section), name):
             raise ValueError(f"{key} = {value!r} is not possible with --engine {engine}: {why}")
     if config.rollout.prompts % config.update.minibatches:
         raise ValueError(
@@ -27,32 +30,34 @@ def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None
         )
 
 
-def start(config: TrainConfig, folder: Path) -> str:
-    """A folder or hub name of the model that training starts from, in the form that every library reads."""
-    path = config.model.path if config.warmup is None else warm_start(config, tasks.get(config.task))
-    if not (path.startswith("tiny:") or path.endswith(".gguf")):
-        return path
-    made = folder / "start"
-    if not made.is_dir():
-        save(load(path, dtype=config.model.dtype, seed=config.seed), made)
-    return str(made)
+def start(config: TrainConfig, folder: Path, progress: Progress | None = None) -> str:
+    """The folder or hub name of the model that training starts from, in Hugging Face's format; `progress` follows a
+    warm start."""
+    path = place(config, folder)
+    if path != config.model.path and not Path(path).is_dir():
+        source = config.model.path if config.warmup is None else warm_start(config, tasks.get(config.task), progress)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no half of a model
+            save(load(source, dtype=config.model.dtype, seed=config.seed), Path(scratch) / "model")
+            os.replace(Path(scratch) / "model", path)
+    return path
 
 
 def place(config: TrainConfig, folder: Path) -> str:
-    """Where `start` will put the model, without making it."""
-    made = config.warmup is not None or config.model.path.startswith("tiny:") or config.model.path.endswith(".gguf")
-    return str(folder / "start") if made else config.model.path
+    """Where `start` puts the model, without making it: a tiny, GGUF or warmed-up model is saved in the run folder."""
+    path = config.model.path
+    made = config.warmup is not None or path.startswith("tiny:") or path.endswith(".gguf")
+    return str(folder / "start") if made else path
 
 
-def chats(config: TrainConfig, template: str | None) -> bool:
-    """Whether prompts are a user's turn of a chat."""
+def is_chat(config: TrainConfig, template: str | None) -> bool:
+    """Whether a prompt is the user's turn of a chat; `template` is the tokenizer's."""
     if config.model.chat and template is None:
         raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
     return template is not None if config.model.chat is None else config.model.chat
 
 
 def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:
-    """Prompts of a task in the order in which the local engine would ask them."""
+    """Prompts of a task, in the order in which the local engine asks them."""
     task = tasks.get(spec)
     size = task.size(split)
     if split != "train" and size is not None:

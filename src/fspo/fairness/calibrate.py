@@ -1,4 +1,4 @@
-"""The band from data: drift, scale and half-widths for a wanted clip rate, pooled or for each partition."""
+"""The band from data: drift, scale and half-widths for a wanted clip rate, pooled or per partition."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fspo import ratios
 from fspo.fairness.columns import Column, column, log_ratio_and_length
 
 
@@ -26,7 +27,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class PartitionBands:
-    """A band for each partition, drawn towards the pooled one where the partition is small."""
+    """One band per partition, drawn towards the pooled one where the partition is small."""
 
     pooled: Calibration
     bands: dict[str, Calibration]
@@ -50,26 +51,26 @@ def calibrate(
 ) -> Calibration:
     """The band that leaves `clip_rate` of the responses outside, half of it on each side.
 
-    sigma is the root mean square of z = (S - mu L) / sqrt(L). `quantile` takes the half-widths from the quantiles of
-    z, whatever its shape; `gaussian` takes c = sigma Phi^-1(1 - clip_rate / 2), for few responses.
+    mu and sigma are those of `fspo.ratios`. The method `quantile` takes the half-widths from the quantiles of
+    z = (S - mu L) / sqrt(L), whatever its shape; `gaussian` takes c = sigma Phi^-1(1 - clip_rate / 2), which needs
+    fewer responses.
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
     if not 0 < clip_rate < 1:
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
     if drift == "kl":
-        mu = float(S.sum() / L.sum())
+        mu = ratios.drift(S, L)
     elif drift == "zero":
         mu = 0.0
     elif isinstance(drift, int | float):
         mu = float(drift)
     else:
         raise ValueError(f"drift = {drift!r} must be 'kl', 'zero' or a number")
-    z = (S - mu * L) / np.sqrt(L)
-    sigma = float(np.sqrt(np.mean(z * z)))
+    sigma = ratios.scale(S, L, mu)
     if method == "gaussian":
         c_low = c_high = sigma * NormalDist().inv_cdf(1 - clip_rate / 2)
     elif method == "quantile":
-        low, high = np.quantile(z, [clip_rate / 2, 1 - clip_rate / 2])
+        low, high = np.quantile((S - mu * L) / np.sqrt(L), [clip_rate / 2, 1 - clip_rate / 2])
         c_low, c_high = max(0.0, -float(low)), max(0.0, float(high))
     else:
         raise ValueError(f"method = {method!r} must be 'quantile' or 'gaussian'")

@@ -1,4 +1,4 @@
-"""Columns of numbers as they come in: lists, arrays or tensors on any device, checked once."""
+"""Input columns: lists, arrays or tensors on any device, checked and turned into float64 arrays."""
 
 from __future__ import annotations
 

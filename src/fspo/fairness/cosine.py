@@ -15,18 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from fspo.fairness.columns import column
+
+if TYPE_CHECKING:  # torch is loaded by the functions that need it: the rest of the package works without
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class CosineBound:
-    """The guarantee; `float(bound)` is the guaranteed cosine, -1 where nothing is guaranteed."""
+    """The guarantee: `float(bound)` is the guaranteed cosine, -1 where nothing is guaranteed."""
 
     cosine: float
     delta: float
@@ -79,11 +81,13 @@ def measure_cosine(
     index: Tensor,
     parameters: Iterable[Tensor],
 ) -> MeasuredCosine:
-    """The cosine between the clipped and the true update of a model, and its bound, from gradients of each bin.
+    """The cosine between the clipped and the true update of a model, and its bound, from the gradients of the bins.
 
     true_values, clipped_values: (B,) objectives of each response, differentiable, without and with clipping; accepted:
     (B,); index: (B,) the bin of each response.
     """
+    import torch
+
     parameters = [p for p in parameters if p.requires_grad]
     index = torch.unique(index, return_inverse=True)[1]
     n, shares, rates, true, clipped = len(index), [], [], [], []
@@ -107,6 +111,8 @@ def measure_cosine(
 
 
 def _flat_gradient(value: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    import torch
+
     gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
     return torch.cat([g.detach().reshape(-1).double().cpu() for g in flat])

@@ -11,15 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fspo.fairness.bins import Array, Bins, Interval, cut, partition
 from fspo.fairness.columns import column, positive
-
-Interval = tuple[float, float]
-FEW_VALUES = 20  # a numeric attribute with at most this many values is a category, not a scale
 
 
 @dataclass(frozen=True)
@@ -27,17 +24,22 @@ class Bin:
     """One row of the table."""
 
     label: str
-    low: float  # smallest and largest value of the attribute in the bin; nan for a category
+    low: float  # smallest and largest value of the attribute in the bin; NaN for a category
     high: float
     count: int
     share: float  # p_k, by weight
     acceptance: float  # a_k
-    interval: Interval  # Wilson, for the acceptance
+    interval: Interval  # Wilson's, of the acceptance
     reweighting: float  # r_k
 
     @property
     def clip_rate(self) -> float:
         return 1 - self.acceptance
+
+    @property
+    def clip_interval(self) -> Interval:
+        """Wilson's interval of the clip rate."""
+        return 1 - self.interval[1], 1 - self.interval[0]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class FairnessReport:
     lre_interval: Interval
     lre_mean: float
     flatness: float
-    clip_rate: float
+    clip_rate: float  # overall
+    clip_interval: Interval  # Wilson's, of the overall clip rate
     confidence: float
 
     def __str__(self) -> str:
@@ -58,7 +61,8 @@ class FairnessReport:
         percent = round(100 * self.confidence)
         lines = [f"{self.attribute:>{width}}  {'count':>9}  {'clip rate':>9}  {f'{percent} % interval':>15}  {'r':>6}"]
         for b in self.bins:
-            interval = f"{1 - b.interval[1]:.4f}–{1 - b.interval[0]:.4f}"
+            low, high = b.clip_interval
+            interval = f"{low:.4f}–{high:.4f}"
             lines.append(
                 f"{b.label:>{width}}  {b.count:>9,}  {b.clip_rate:>9.4f}  {interval:>15}  {b.reweighting:>6.3f}"
             )
@@ -93,70 +97,64 @@ def measure(
     """Acceptance by bin, with intervals.
 
     `bins` is a number of quantile bins, or their inner edges. `by` is another attribute in the place of length:
-    words or few distinct numbers are categories. `weights` = exp(S) gives acceptance under the current policy in
-    the place of the behaviour policy; a bin's count in the intervals is then its effective sample size.
+    words or few distinct numbers are categories. `weights` = exp(S) gives acceptance under the current policy
+    instead of the behaviour policy; a bin's count in the intervals is then its effective sample size.
 
     The interval of the LRE is LRE ± q, cut off at 0, where q is the quantile of max_k |r*_k - r_k| over draws of the
-    bins' rates (a bootstrap with Jeffreys' prior, so that a bin of a few answers, all accepted, stays uncertain). The
+    bins' rates (a bootstrap with Jeffreys' prior, so that a bin of a few responses, all accepted, stays uncertain). The
     true LRE differs from the measured one by at most that maximum, so the interval covers it, also at LRE = 0.
     """
-    accepted_values = column(accepted, "accepted")
-    if accepted_values.min() < 0 or accepted_values.max() > 1:
+    a = column(accepted, "accepted")
+    if a.min() < 0 or a.max() > 1:
         raise ValueError("accepted must lie in [0, 1]: the share of each response's gradient that survived")
-    weight_values = (
-        np.ones_like(accepted_values) if weights is None else column(weights, "weights", len(accepted_values))
-    )
-    if weight_values.min() < 0 or not weight_values.sum():
+    w = None if weights is None else column(weights, "weights", len(a))
+    if w is not None and (w.min() < 0 or not w.sum()):
         raise ValueError("weights must not be negative, nor all zero")
-    if by is None:
-        index, labels, ranges = cut(positive(lengths, "lengths", len(accepted_values)), bins)
-    else:
-        index, labels, ranges = _partition(by, bins, len(accepted_values))
-
-    k = len(labels)
-    count = np.bincount(index, minlength=k)
-    weight = np.bincount(index, weight_values, k)
-    # By what is clipped: where nothing is, rates are 1 and the LRE is 0 exactly.
-    clipped = np.bincount(index, weight_values * (1 - accepted_values), k)
-    return report_of_sums(
-        labels, ranges, count, clipped, weight=weight, squares=np.bincount(index, weight_values**2, k),
-        confidence=confidence, attribute=attribute or ("length" if by is None else "attribute"), seed=seed,
-    )  # fmt: skip
+    cells = cut(positive(lengths, "lengths", len(a)), bins) if by is None else partition(by, bins, len(a))
+    name = attribute or ("length" if by is None else "attribute")
+    return report_of_bins(cells, 1 - a, weights=w, confidence=confidence, attribute=name, seed=seed, draws=4000)
 
 
-def report_of_sums(
-    labels: Sequence[str],
-    ranges: Sequence[Interval],
-    count: NDArray[Any],
-    clipped: NDArray[Any],
+def report_of_bins(
+    bins: Bins,
+    clipped: Array,
     *,
-    weight: NDArray[Any] | None = None,
-    squares: NDArray[Any] | None = None,
+    count: Array | None = None,
+    weights: Array | None = None,
     confidence: float = 0.95,
     attribute: str = "length",
     seed: int = 0,
-    draws: int = 4000,
+    draws: int = 1000,
 ) -> FairnessReport:
-    """The report from what each bin adds up to: its rows, what clipping took of them, weights and their squares."""
-    weight = count.astype(np.float64) if weight is None else weight
-    squares = weight if squares is None else squares
+    """The report of responses that are already in bins.
+
+    `clipped` is the share of each response's gradient that clipping removed. Where a value in the bins stands for
+    several responses, `count` is their number and `clipped` the sum of their shares. `draws` are those of the LRE's
+    bootstrap.
+    """
+    rows = bins.sum(count)
+    # From what is clipped, not from what is accepted: where nothing is, rates are 1 and the LRE is 0 exactly.
+    lost = bins.sum(clipped if weights is None else weights * clipped)
+    weight = rows.astype(np.float64) if weights is None else bins.sum(weights)
+    squares = weight if weights is None else bins.sum(weights**2)
     if not weight.all():
-        raise ValueError(f"bin {labels[int(np.argmin(weight))]} has no weight: use fewer bins")
-    k = len(labels)
-    rate = 1 - clipped / weight
+        raise ValueError(f"bin {bins.labels[int(np.argmin(weight))]} has no weight: use fewer bins")
+    rate = 1 - lost / weight
     effective = weight**2 / squares
     share = weight / weight.sum()
-    overall = 1 - float(clipped.sum() / weight.sum())
-    r = rate / overall if overall else np.ones(k)
+    overall = 1 - float(lost.sum() / weight.sum())
+    r = rate / overall if overall else np.ones(len(bins))
 
-    drawn = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, k))
+    drawn = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
     moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
     lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, confidence))
     table = [
-        Bin(labels[i], *ranges[i], int(count[i]), float(share[i]), float(rate[i]),
-            wilson(rate[i] * effective[i], effective[i], confidence), float(r[i]))
-        for i in range(k)
+        Bin(bins.labels[k], *bins.ranges[k], int(rows[k]), float(share[k]), float(rate[k]),
+            wilson(rate[k] * effective[k], effective[k], confidence), float(r[k]))
+        for k in range(len(bins))
     ]  # fmt: skip
+    total = float(weight.sum() ** 2 / squares.sum())
+    low, high = wilson(overall * total, total, confidence)
     return FairnessReport(
         attribute=attribute,
         bins=table,
@@ -165,33 +163,6 @@ def report_of_sums(
         lre_mean=float(share @ np.abs(r - 1)),
         flatness=float(rate.max() - rate.min()),
         clip_rate=1 - overall,
+        clip_interval=(1 - high, 1 - low),
         confidence=confidence,
     )
-
-
-def cut(values: NDArray[np.float64], bins: int | Sequence[float]) -> tuple[NDArray[np.intp], list[str], list[Interval]]:
-    """Bins of a numeric column. Quantile edges that coincide are one edge, so there may be fewer bins than asked."""
-    if isinstance(bins, int):
-        if bins < 1:
-            raise ValueError(f"bins = {bins} must be at least 1")
-        edges = np.quantile(values, np.arange(1, bins) / bins, method="inverted_cdf")
-    else:
-        edges = np.asarray(bins, dtype=np.float64)
-    raw = np.searchsorted(np.unique(edges), values, side="left")
-    index = np.unique(raw, return_inverse=True)[1]
-    k = int(index.max()) + 1
-    low, high = np.full(k, np.inf), np.full(k, -np.inf)
-    np.minimum.at(low, index, values)
-    np.maximum.at(high, index, values)
-    ranges = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-    return index, [f"{a:g}" if a == b else f"{a:g}–{b:g}" for a, b in ranges], ranges
-
-
-def _partition(by: Any, bins: int | Sequence[float], n: int) -> tuple[NDArray[np.intp], list[str], list[Interval]]:
-    values = np.asarray(by.detach().cpu() if hasattr(by, "detach") else by)
-    if values.shape != (n,):
-        raise ValueError(f"by has the shape {values.shape} where ({n},) is needed")
-    names, index = np.unique(values, return_inverse=True)
-    if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, int)):
-        return cut(column(values, "by"), bins)
-    return index, [str(name) for name in names], [(math.nan, math.nan)] * len(names)

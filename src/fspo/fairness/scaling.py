@@ -12,8 +12,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fspo.fairness.bins import Interval
 from fspo.fairness.columns import Column, log_ratio_and_length
-from fspo.fairness.measure import Interval
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def scaling_law_of_sums(
     sample: tuple[Column, Column],
     confidence: float = 0.95,
 ) -> ScalingLaw:
-    """The same fit from the count, the sum of S and the sum of S^2 of each length.
+    """The same fit from the number of responses, the sum of S and the sum of S^2 at each length.
 
-    The equations need no more than these sums. The intervals need fourth moments as well, and take them from
-    `sample`, S and L of some or all of the responses.
+    The equations need no more than these sums. The intervals need fourth moments as well, which come from `sample`:
+    S and L of some or all of the responses.
     """
     found = fit_of_sums(lengths, count, total, square)
     H, mu, variance, centre = (float(v) for v in found)
@@ -74,7 +74,7 @@ def scaling_law_of_sums(
 def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -> tuple[Column, Column, Column, Column]:
     """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals.
 
-    The sums may have leading axes, as (draws, lengths): every draw is fitted by itself, all in the same steps.
+    The sums may have leading axes, such as (draws, lengths): each draw is fitted on its own, all in one computation.
     """
     n = count.sum(-1)
     if n.min() < 10:
@@ -104,7 +104,7 @@ def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -
 
 
 def _errors(S: Column, L: Column, centre: float, mu: float, H: float, variance: float) -> Column:
-    """Sandwich errors of H, log sigma and mu, for one response."""
+    """Sandwich errors of H, log sigma and mu, times the root of the number of responses."""
     x = np.log(L) - centre
     spread = np.exp(-2 * H * x)
     residual = S - mu * L

@@ -1,4 +1,4 @@
-"""What an objective sees: one checked batch, and the totals of the whole batch it is a part of.
+"""The input of an objective: one checked batch, and the totals of the whole batch it is a part of.
 
 Symbols, as everywhere in this package: B responses, T positions, L the trained tokens of a response,
 l the token log-ratio (B, T), S = sum of l over a response (B,), A the advantage.
@@ -36,7 +36,12 @@ class Totals:
         with torch.no_grad():
             zeros = torch.zeros(len(mask), device=mask.device)
             batch = Batch.check(logprobs, old_logprobs, zeros, mask)
-            return replace(batch.totals, low_variance_kl=float(low_variance_kl(batch.token_log_ratio).sum()))
+            return batch.totals.with_low_variance_kl(float(low_variance_kl(batch.token_log_ratio).sum()))
+
+    @classmethod
+    def of_moments(cls, mu: float, sigma: float) -> Totals:
+        """Totals of one token whose drift is mu and whose scale is sigma."""
+        return cls(1.0, 1.0, mu, sigma * sigma + mu * mu, -mu)
 
     @classmethod
     def from_vector(cls, values: Iterable[float]) -> Totals:
@@ -48,6 +53,9 @@ class Totals:
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def with_low_variance_kl(self, value: float) -> Totals:
+        return replace(self, low_variance_kl=value)
 
     @property
     def drift(self) -> float:
@@ -76,7 +84,7 @@ def _known(value: float) -> float:
 
 @dataclass(frozen=True)
 class Batch:
-    """Checked inputs. Masked-out positions are already removed, whatever stood there."""
+    """Checked inputs. Masked-out positions hold 0, whatever stood there."""
 
     logprobs: Tensor  # (B, T) as given, half precision widened
     token_log_ratio: Tensor  # (B, T) l, 0 where masked out, differentiable
@@ -104,7 +112,7 @@ class Batch:
         lengths = row_count(mask).to(S.dtype)
         advantages = advantages.detach().to(S.dtype)
         row_advantages = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1)
-        # One transfer to the host, where sums are exact and a bad row is cheap to name.
+        # One transfer to the host, where sums are in float64 and a bad row can be named.
         s, n, a = torch.stack([S.detach(), lengths, row_advantages]).cpu().double()
         _check_rows(n > 0, "mask has no trained token in row {row}: leave such responses out of the batch")
         _check_rows(torch.isfinite(s), "log-probs of row {row} hold NaN or inf inside the mask")
@@ -120,7 +128,7 @@ class Batch:
 
     @property
     def row_advantages(self) -> Tensor:
-        """(B,): what an objective that weighs whole responses needs."""
+        """(B,), for an objective that weighs whole responses."""
         if self.advantages.dim() == 2:
             raise ValueError("this objective weighs whole responses: give advantages of shape (B,), not (B, T)")
         return self.advantages

@@ -1,5 +1,5 @@
-"""What composes with any objective: a KL penalty to a reference, and the weight that corrects for a sampler
-whose log-probs differ from the trainer's."""
+"""Options of every objective: a KL penalty to a reference policy, and importance weights for a sampler whose log-probs
+differ from the trainer's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fspo.settings import Settings
 
 
 class KLPenalty(Settings):
-    """coef * KL(pi || reference), estimated a token and aggregated as the objective aggregates tokens.
+    """coef * KL(pi || reference), estimated per token and aggregated as the objective aggregates tokens.
 
     With d = log pi - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
     Reference: J. Schulman, Approximating KL divergence (2020). Of the three, k2 alone has the KL's gradient on
@@ -38,7 +38,7 @@ class KLPenalty(Settings):
 class Mismatch(Settings):
     """Importance weight of the trainer's old policy over the engine that sampled the answers.
 
-    With d_t = log pi_old - log pi_sampler: exp(d_t) a token, or exp(sum d_t) a sequence. `truncate` clamps the
+    With d_t = log pi_old - log pi_sampler: exp(d_t) per token, or exp(sum d_t) per sequence. `truncate` clamps the
     weight into [low, high]; `mask` drops what lies outside. `c` takes the place of low and high: the log-weight
     of a sequence is held within drift L ± c sqrt(L), so that long answers are not cut more often than short ones.
     Weights are constants: no gradient passes through them.
@@ -49,7 +49,7 @@ class Mismatch(Settings):
     low: float = Field(0.0, ge=0, description="smallest weight allowed")
     high: float = Field(3.0, gt=0, description="largest weight allowed")
     c: float | None = Field(None, gt=0, description="half-width of the sqrt(L) band; replaces low and high")
-    drift: float = Field(0.0, description="centre of the sqrt(L) band, a token: minus the KL between the engines")
+    drift: float = Field(0.0, description="centre of the sqrt(L) band per token: minus the KL between the engines")
 
     @model_validator(mode="after")
     def _one_rule(self) -> Mismatch:

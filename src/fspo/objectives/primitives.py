@@ -6,6 +6,7 @@ where A > 0, from below where A < 0. Written so, nothing is exponentiated before
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,17 @@ def capped_ratio(log_ratio: Tensor, cap: float) -> tuple[Tensor, Tensor]:
     return torch.exp(log_ratio.clamp(max=cap)), log_ratio.detach() > cap
 
 
+def log_range(clip_low: float, clip_high: float) -> tuple[float, float]:
+    """Half-widths in log space, below and above 0, of a ratio held in 1 - clip_low .. 1 + clip_high."""
+    return -math.log1p(-clip_low), math.log1p(clip_high)
+
+
+def scaled_range(clip_low: float, clip_high: float, k: float) -> dict[str, float]:
+    """clip_low and clip_high of a range k times as wide in log space."""
+    low, high = log_range(clip_low, clip_high)
+    return {"clip_low": -math.expm1(-k * low), "clip_high": math.expm1(k * high)}
+
+
 class _Linear(torch.autograd.Function):
     """A value whose gradient is known: one product in the backward pass, and one tensor kept for it."""
 
@@ -63,7 +75,8 @@ class _Linear(torch.autograd.Function):
 
 def with_slope(logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     """The scalar `value`, with `slope` (B, T) as its gradient in `logprobs`; both are constants."""
-    return _Linear.apply(logprobs, value, slope)
+    result: Tensor = _Linear.apply(logprobs, value, slope)  # type: ignore[no-untyped-call]
+    return result
 
 
 def low_variance_kl(log_ratio: Tensor, cap: float = 20.0) -> Tensor:

@@ -1,1 +1,1 @@
-"""What a run looked like: the page written after it or shown while it goes, and the display in the terminal."""
+"""Pages about runs: the report, written after a run or shown during it, and the band explorer."""

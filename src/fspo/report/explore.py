@@ -1,18 +1,88 @@
-"""`fspo explore`: a page with sliders that shows what each method clips by length, for S ~ Normal(mu L, sigma^2 L)."""
+"""`fspo explore`: a page with sliders that shows what each method clips by length, for S ~ Normal(mu L, sigma^2 L).
+
+The rules come from the registered objectives: each gives its band at its default parameters on a grid of lengths, and
+the page interpolates between them. A slider multiplies the width.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from fspo.report.document import THEME_BUTTON, document, resource
-from fspo.report.page import put
+import numpy as np
+
+from fspo import objectives
+from fspo.files import plain, replace_file
+from fspo.objectives import Objective, Totals
+from fspo.pages import document
+from fspo.pages.plots import COLOURS, LAW_COLOURS
+from fspo.text import slug
+
+__all__ = ["render", "write"]
+
+LENGTHS = 2.0 ** np.arange(0, 20.25, 0.25)  # the page's answers have up to about 150,000 tokens
+FACTORS = 10.0 ** np.arange(-2, 2.01, 0.025)  # of the width, over the range of the sliders
+ANY_TOTALS = Totals.of_moments(-2e-4, 0.02)  # the bands that are shown do not depend on the batch
+OTHER_COLOURS = [k for k in range(1, COLOURS + 1) if k not in LAW_COLOURS]
 
 
 def write(path: str | Path) -> Path:
-    """Write the explorer, a self-contained page, and return where it is."""
-    return put(Path(path), render())
+    """Write the explorer, a self-contained page, and return its path."""
+    return replace_file(path, render())
 
 
 def render() -> str:
-    body = resource("explore.html").replace("<!-- theme -->", THEME_BUTTON)
-    return document("What a clip range does to long and short answers – fspo", body, ["explore.js"])
+    """The page as text."""
+    rules = _rules()
+    data = plain({"lengths": LENGTHS.tolist(), "factors": FACTORS.tolist(), "rules": rules})
+    return document.document(
+        title="What a clip range does to long and short answers – fspo",
+        heading="What a clip range does to long and short answers",
+        lead="Sequence-level reinforcement learning weighs an answer of L tokens by exp(S), the ratio of the new "
+        "policy's probability to the old one's, and clips it. S is a sum of L small terms: near Normal(μL, σ²L). Move "
+        "the sliders and see which lengths each rule clips.",
+        main=document.render("explore.html", rules=[rule for rule in rules if not rule["centred"]], data=data),
+        footer="Written by fspo. Formulas: docs/method.md.",
+        scripts=["explore_rates.js", "explore.js"],
+    )
+
+
+def _rules() -> list[dict[str, Any]]:
+    """The length laws, FSPO around the drift first, and objectives that other packages bring."""
+    laws, others = objectives.LENGTH_LAWS, [name for name in objectives.names() if _is_foreign(name)]
+    colours = [*LAW_COLOURS, *(OTHER_COLOURS[k % len(OTHER_COLOURS)] for k in range(len(others)))]
+    rules = [rule for name, colour in zip([*laws, *others], colours, strict=True) if (rule := _rule(name, colour))]
+    centred = rules[0] | {"name": f"{laws[0]} around the drift", "centred": True}
+    return [centred, rules[0] | {"dashed": True}, *rules[1:]]
+
+
+def _is_foreign(name: str) -> bool:
+    return objectives.get_class(name).__module__.partition(".")[0] != "fspo"
+
+
+def _rule(name: str, colour: int) -> dict[str, Any] | None:
+    """The band of an objective at its defaults; None where it has none that depends on the length alone."""
+    try:
+        objective = objectives.get(name)
+    except ValueError:  # a parameter without a default
+        return None
+    if objective.clips_tokens or objective.needs_tokens or objective.estimates:
+        return None
+    band = objective.band(LENGTHS, ANY_TOTALS)
+    if band is None:
+        return None
+    centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), LENGTHS.shape).tolist() for v in band[:3])
+    return {
+        "key": slug(name), "name": name, "summary": objective.summary, "colour": colour, "dashed": False,
+        "centred": False, "centre": centre, "below": below, "above": above, "parameters": _widened(objective),
+    }  # fmt: skip
+
+
+def _widened(objective: Objective) -> dict[str, list[float]] | None:
+    """The parameters that change with the width, at each of FACTORS; None where the width cannot be set."""
+    found = [objective.scaled(float(k)) for k in FACTORS]
+    if any(scaled is None for scaled in found):
+        return None
+    tables = [scaled.clip_parameters for scaled in found if scaled is not None]
+    names = [name for name, value in tables[0].items() if isinstance(value, float) and value != tables[-1][name]]
+    return {name: [float(f"{table[name]:.6g}") for table in tables] for name in names}

@@ -1,7 +1,7 @@
-"""`fspo watch`: the report page of a run that is still going, served on loopback only.
+"""`fspo watch`: the report page of a run that is still training, served on loopback only.
 
-The page asks for `main` every second and gets it only when the run has written something new. The run is read when
-it is asked for, and no more often than leaves the machine to the training.
+The page requests `main` every second and gets it only if the run has written something new. The folder is read on
+request, and so rarely that training keeps the processors.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fspo.report.load import load
-from fspo.report.page import content, frame
+from markupsafe import Markup
+
+from fspo.report.report_run import load
+from fspo.report.run_page import content, frame
+from fspo.runs import rows
+
+__all__ = ["LivePage", "Server", "open_server"]
 
 LOOPBACK = "127.0.0.1"
-SHARE = 0.1  # of the time, at most, that reading and drawing the run may take
+SHARE = 0.1  # largest share of the time that reading and drawing the run may take
 
 
-class Source:
+class LivePage:
     """The run's page, drawn again only when its files have changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._stamp: Any = None
-        self._main = ""
+        self._main = Markup()
         self._due = 0.0
 
-    def main(self) -> tuple[str, str]:
+    def main(self) -> tuple[Markup, str]:
         """The content and its version."""
         with self._lock:
             stamp = self._files()
@@ -48,9 +53,9 @@ class Source:
         return frame([self.folder.resolve().name], main, version)
 
     def _files(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of what the run has written; a file may go while it is looked at."""
+        """Name, size and time of what the run has written; a file may disappear meanwhile."""
         found = []
-        for path in (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", self.folder / "records"):
+        for path in (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", rows.folder_of(self.folder)):
             try:
                 status = path.stat()
             except FileNotFoundError:
@@ -65,12 +70,12 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        self.source = Source(folder)
+        self.source = LivePage(folder)
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no error."""
+        """A browser that closes the connection early is not an error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -83,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        # A name that some other site made to point here is not ours: without this, that site could read the run.
+        # Another site's host name may be made to point here (DNS rebinding); that site could then read the run.
         if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, "this server answers only to its own address\n", "text/plain")
         elif not self.server.source.folder.is_dir():
@@ -114,11 +119,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line each."""
+        """Requests are not logged."""
 
 
 def open_server(folder: str | Path, port: int = 0) -> Server:
-    """A server of the run's page; `serve_forever` runs it."""
+    """A server for the run's page; `serve_forever` runs it."""
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")

@@ -1,8 +1,20 @@
-"""Where prompts come from and how answers are scored."""
+"""Tasks: where prompts come from and how answers are scored."""
 
-from fspo.tasks.base import ALPHABET, SPLITS, Example, Task
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.registry import get, names, summaries
+from fspo.tasks.registry import get, names, register, summaries
 from fspo.tasks.scoring import Score, Scorer
+from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
 
-__all__ = ["ALPHABET", "SPLITS", "Example", "Mixture", "Score", "Scorer", "Task", "get", "names", "summaries"]
+__all__ = [
+    "ALPHABET",
+    "SPLITS",
+    "Example",
+    "Mixture",
+    "Score",
+    "Scorer",
+    "Task",
+    "get",
+    "names",
+    "register",
+    "summaries",
+]

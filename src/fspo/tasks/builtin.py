@@ -11,7 +11,7 @@ from fspo.tasks.procedural import Procedural
 
 
 class Sort(Procedural):
-    """Every letter is copied once, so the answer is exactly as long as the problem."""
+    """The answer has exactly as many letters as the problem."""
 
     name: ClassVar[str] = "sort"
     summary: ClassVar[str] = "sort a multiset of letters: sort:dbca= -> abcd"
@@ -26,10 +26,10 @@ class Sort(Procedural):
 
 
 class Add(Procedural):
-    """Digits run from the ones upwards, so that each answer digit needs only what came before."""
+    """Numbers have the lowest digit first, so that each digit of the answer depends only on earlier ones."""
 
     name: ClassVar[str] = "add"
-    summary: ClassVar[str] = "add two numbers written ones first: add:71+52= -> 24 (17 + 25 = 42)"
+    summary: ClassVar[str] = "add numbers written lowest digit first: add:71+52= -> 24 (17 + 25 = 42)"
 
     n_min: int = Field(1, ge=1, description="Fewest digits.")
     n_max: int = Field(20, ge=1, description="Most digits.")
@@ -41,10 +41,10 @@ class Add(Procedural):
 
 
 class Brackets(Procedural):
-    """The size is the number of brackets left open; closed pairs between them must be ignored."""
+    """The size is the number of brackets left open; pairs that are already closed must be ignored."""
 
     name: ClassVar[str] = "brackets"
-    summary: ClassVar[str] = "close what is open: close:([]{= -> })"
+    summary: ClassVar[str] = "close the open brackets: close:([]{= -> })"
 
     n_min: int = Field(2, ge=1, description="Fewest open brackets.")
     n_max: int = Field(40, ge=1, description="Most open brackets.")
@@ -65,7 +65,7 @@ class Brackets(Procedural):
 
 
 class Count(Procedural):
-    """The whole chain is checked, so that a guess of the last number earns nothing."""
+    """The whole chain is checked, so that guessing the last numbers earns no reward."""
 
     name: ClassVar[str] = "count"
     summary: ClassVar[str] = "count with a worked chain: count:abaca= -> a1b1a2c1a3=a3b1c1"

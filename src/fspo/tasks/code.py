@@ -1,17 +1,17 @@
-"""`code:PATH`: the answer is a Python program, run against tests of input and expected output."""
+"""`code:PATH`: the answer is a Python program, run on inputs whose output is known."""
 
 import re
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.tasks.base import Example
-from fspo.tasks.rows import RowTask, read_jsonl
-from fspo.tasks.sandbox import Limits, run_python
+from fspo.tasks.datasets import RowTask, read_jsonl
+from fspo.tasks.sandbox.launch import Limits, run_python
+from fspo.tasks.task import Example
 
 
 class Code(RowTask):
-    """Rows hold a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all pass."""
+    """Each row has a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all tests pass."""
 
     name: ClassVar[str] = "code"
     summary: ClassVar[str] = "Python programs run in a sandbox against input-output tests: code:PATH"
@@ -26,16 +26,17 @@ class Code(RowTask):
     memory_mb: int = Field(512, ge=64, description="Memory limit of one process.")
     processes: int = Field(8, ge=1, description="Most processes and threads at once.")
     allow_network: bool = Field(
-        False, description="Run also where this machine cannot cut the program off from the network."
+        False, description="Run programs even if this machine cannot cut them off from the network."
     )
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
         return read_jsonl(self.path), read_jsonl(self.eval_path) if self.eval_path else None
 
     def content(self, row: dict[str, Any]) -> str:
-        if not isinstance(row.get("prompt"), str):
+        prompt = row.get("prompt")
+        if not isinstance(prompt, str):
             raise ValueError(f"a row of {self.path!r} has no prompt (it has {', '.join(row)}): add a prompt")
-        return row["prompt"]
+        return prompt
 
     def example(self, split: str, index: int) -> Example:
         row = self.row(split, index)
@@ -66,20 +67,20 @@ class Code(RowTask):
         return sum(passed) / len(inputs) if self.graded else float(sum(passed) == len(inputs))
 
     def prepare(self) -> None:
-        """Refuse at the start of a run, not at its first answer, where the sandbox cannot be made."""
+        """Fail at the start of a run, not at its first answer, if this machine has no sandbox."""
         outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.allow_network)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
 
 
 def extract_program(completion: str) -> str:
-    """The last fenced Python block, or the whole text where there is none."""
-    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", completion, re.DOTALL)
+    """The last fenced Python block, or the whole text if there is none."""
+    blocks: list[str] = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", completion, re.DOTALL)
     return blocks[-1] if blocks else completion
 
 
 def _same(printed: str, expected: str) -> bool:
-    """Equal line by line, without regard to blanks at the ends of lines and of the text."""
+    """Equal line by line, ignoring white space at the end of lines and of the text."""
     return [line.rstrip() for line in printed.rstrip().splitlines()] == [
         line.rstrip() for line in expected.rstrip().splitlines()
     ]

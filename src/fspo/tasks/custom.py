@@ -1,4 +1,4 @@
-"""`python:module:function`: the user's own reward over the user's own prompts."""
+"""`python:module:function`: the user's own reward function on the user's own prompts."""
 
 import importlib
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from fspo.settings import hint
-from fspo.tasks.base import Example
-from fspo.tasks.rows import QUESTION_COLUMNS, RowTask, read_jsonl
+from fspo.tasks.datasets import QUESTION_COLUMNS, RowTask, read_jsonl
+from fspo.tasks.task import Example
 
 
 class Custom(RowTask):
@@ -18,8 +18,8 @@ class Custom(RowTask):
     summary: ClassVar[str] = "your own reward, function(prompt, completion, answer): python:module:function"
     argument: ClassVar[str | None] = "function"
 
-    function: str = Field(description="where the reward is, as in python:my_rewards:exact.")
-    path: str = Field(description="JSON-lines file with a prompt and, where the reward needs one, an answer.")
+    function: str = Field(description="module and name of the reward function, as in python:my_rewards:exact.")
+    path: str = Field(description="JSON-lines file with a prompt and, if the reward needs one, an answer.")
     eval_path: str | None = Field(
         None, description="File whose rows are the eval split; without it a tenth of `path` is held out."
     )
@@ -60,7 +60,7 @@ class Custom(RowTask):
 def _resolve(where: str) -> Callable[[str, str, Any], float]:
     module_name, function_name = where.split(":")
     module = importlib.import_module(module_name)
-    function = getattr(module, function_name, None)
+    function: Callable[[str, str, Any], float] | None = getattr(module, function_name, None)
     if not callable(function):
         public = [name for name, value in vars(module).items() if callable(value)]
         raise ValueError(f"module {module_name!r} has no function {function_name!r}{hint(function_name, public)}")

@@ -7,19 +7,19 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.base import Example, Task, check_index, check_split, generator
+from fspo.tasks.task import Example, Task, check_index, check_split, generator
 
 BLOCK = 1000  # within every block of this many prompts the proportions are exact
 
 
 class Mixture(Task):
-    """Which part gives a prompt depends on the index only, and each part's own stream has no gaps."""
+    """The index alone decides which part a prompt comes from; each part's prompts appear in order, without gaps."""
 
     name: ClassVar[str] = "mixture"
     summary: ClassVar[str] = "several tasks with weights, written as a list"
 
     parts: tuple[Task, ...] = Field(min_length=1, description="The tasks.")
-    weights: tuple[float, ...] = Field(description="One positive weight a task.")
+    weights: tuple[float, ...] = Field(description="One positive weight per task.")
 
     @model_validator(mode="after")
     def _positive(self) -> "Mixture":
@@ -36,7 +36,7 @@ class Mixture(Task):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One name a part; a part that has the same name as an earlier one gets its number."""
+        """One name per part; a repeated name gets a number, as in sort#2."""
         labels = [part.label for part in self.parts]
         return tuple(
             label if labels.index(label) == i else f"{label}#{labels[: i + 1].count(label)}"
@@ -68,7 +68,7 @@ class Mixture(Task):
 
 @lru_cache(maxsize=32)
 def _quotas(weights: Sequence[float]) -> list[int]:
-    """How many prompts of a block each part gives: largest remainders, at least one each."""
+    """How many prompts of a block come from each part: largest remainders, at least one each."""
     exact = [weight / sum(weights) * BLOCK for weight in weights]
     quotas = [max(1, int(share)) for share in exact]
     while sum(quotas) != BLOCK:
@@ -81,7 +81,7 @@ def _quotas(weights: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=32)
 def _plan(weights: Sequence[float], seed: int) -> list[tuple[int, int]]:
-    """For every position of a block: which part, and how many of its prompts came before in the block."""
+    """For each position of a block: the part, and how many prompts of that part come before it in the block."""
     order = [part for part, quota in enumerate(_quotas(weights)) for _ in range(quota)]
     generator("mixture", seed).shuffle(order)
     seen = [0] * len(weights)

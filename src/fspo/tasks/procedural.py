@@ -1,17 +1,17 @@
-"""What the built-in tasks share: problems drawn at random, held out by content, checked exactly."""
+"""The base of the built-in tasks: random problems, split by content, whose answers are compared exactly."""
 
 import random
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.base import Example, Task, check_index, check_split, generator, in_split, prefix_share, stable_hash
+from fspo.tasks.task import Example, Task, check_index, check_split, generator, in_split, prefix_share, stable_hash
 
-DRAWS = 2000  # a split of a tenth is missed by this many draws with probability 1e-91
+DRAWS = 2000  # the probability that none of them falls in a split of one tenth is 1e-91
 
 
 class Procedural(Task):
-    """A generated problem of a random size, with one right answer that is compared to the letter."""
+    """A generated problem of random size with one right answer, compared character by character."""
 
     trusted: ClassVar[bool] = True
 
@@ -19,10 +19,10 @@ class Procedural(Task):
     n_max: int = Field(ge=1, description="Largest problem size.")
     graded: bool = Field(False, description="Reward the share of the correct prefix instead of 0 or 1.")
     noise: float = Field(
-        0.0, ge=0, le=1, description="Chance that the reward r of an answer to a training prompt is flipped to 1 - r."
+        0.0, ge=0, le=1, description="Probability that the reward r of an answer to a training prompt becomes 1 - r."
     )
     noise_by_length: float = Field(
-        0.0, ge=0, le=1, description="Adds to noise, from 0 at the smallest problem size up to this at the largest."
+        0.0, ge=0, le=1, description="Added to noise: rises from 0 at the smallest problem size to this at the largest."
     )
 
     @model_validator(mode="after")
@@ -30,11 +30,11 @@ class Procedural(Task):
         if self.n_min > self.n_max:
             raise ValueError(f"n_min {self.n_min} is above n_max {self.n_max}: swap them")
         if (most := self.noise + self.noise_by_length) > 1:
-            raise ValueError(f"noise and noise_by_length add up to {most:g}, which is no chance: lower one of them")
+            raise ValueError(f"noise and noise_by_length add up to {most:g}, above 1: lower one of them")
         return self
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
-        """A prompt of size n and its solution."""
+        """A random prompt of size n and its solution."""
         raise NotImplementedError
 
     def example(self, split: str, index: int) -> Example:
@@ -64,8 +64,10 @@ class Procedural(Task):
         return 1 - reward if self._flipped(example, completion) else reward
 
     def _flipped(self, example: Example, completion: str) -> bool:
-        """Drawn from the prompt and the answer, so that the same answer always earns the same; held-out answers are
-        scored without noise."""
+        """Whether noise changes this reward: a function of prompt and answer, so that equal answers get equal rewards.
+
+        Held-out answers are scored without noise.
+        """
         chance = self.noise + self.noise_by_length * example.difficulty
         if not chance or not in_split(example.prompt, "train"):
             return False

@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from fspo.settings import hint
-from fspo.tasks.base import Example, Task, check_index, check_split, in_split, stable_hash
+from fspo.tasks.task import Example, Task, check_index, check_split, in_split, stable_hash
 
-DRAWS = 300
-SIZE = 5000  # datasets that build a table hold this many entries; the others take any index
-# Their text depends on the order of Python sets of strings, which changes from process to process.
+DRAWS = 300  # entries tried until one belongs to the split
+SIZE = 5000  # entries of a dataset that builds a table; the others accept any index
+# The text of these depends on the order of Python sets of strings, which differs between processes.
 HASH_DEPENDENT = frozenset(
     {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
 )
 
 
 class ReasoningGym(Task):
-    """The example carries the entry's index; a scoring process generates the entry again from it."""
+    """An example holds the index of its entry, from which a scoring process generates the entry again."""
 
     name: ClassVar[str] = "reasoning_gym"
     summary: ClassVar[str] = "a reasoning-gym generator: reasoning_gym:chain_sum, with its own parameters"
@@ -36,7 +36,7 @@ class ReasoningGym(Task):
     @model_validator(mode="before")
     @classmethod
     def _collect(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Parameters that are not this class's own belong to the dataset."""
+        """Parameters that are not fields of this class are the dataset's."""
         own = {key: value for key, value in data.items() if key in cls.model_fields}
         other = {key: value for key, value in data.items() if key not in cls.model_fields}
         return own | {"params": {**own.get("params", {}), **other}}
@@ -51,7 +51,7 @@ class ReasoningGym(Task):
             if key not in known:
                 raise ValueError(f"{self.dataset} has no parameter {key!r}{hint(key, known)}")
         if self.dataset in HASH_DEPENDENT and not os.environ.get("PYTHONHASHSEED", "").isdigit():
-            raise ValueError(f"{self.dataset} gives other problems in every process: set PYTHONHASHSEED=0")
+            raise ValueError(f"{self.dataset} generates different problems in every process: set PYTHONHASHSEED=0")
         try:
             self._entries()
         except (AssertionError, TypeError, ValueError) as error:
@@ -85,7 +85,7 @@ class ReasoningGym(Task):
     def score(self, example: Example, completion: str) -> float:
         entry = _entry(self._entries(), example.answer["entry"])
         if entry["question"] + self.suffix != example.prompt:
-            raise RuntimeError(f"{self.label} generated another problem than the one that was asked")
+            raise RuntimeError(f"{self.label} generated a different problem from the one in the prompt")
         value = float(self._entries().score_answer(extract(completion, example.answer["text"]), entry))
         return min(1.0, max(0.0, value))
 
@@ -95,14 +95,14 @@ class ReasoningGym(Task):
 
 def extract(completion: str, expected: str | None) -> str:
     """The answer in a completion: the last <answer>, else the last line or its last number."""
-    tagged = re.findall(r"<answer>(.*?)</answer>", completion, re.DOTALL)
+    tagged: list[str] = re.findall(r"<answer>(.*?)</answer>", completion, re.DOTALL)
     if tagged:
         return tagged[-1].strip()
     lines = [line.strip() for line in completion.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     number = r"-?\d+(?:\.\d+)?"
     if expected is not None and re.fullmatch(number, expected):
-        numbers = re.findall(number, last)
+        numbers: list[str] = re.findall(number, last)
         return numbers[-1] if numbers else last
     return last
 
@@ -114,7 +114,8 @@ def _registry() -> dict[str, Any]:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise ValueError("reasoning_gym tasks need the package reasoning-gym: pip install fspo[tasks]") from None
-    return DATASETS
+    datasets: dict[str, Any] = DATASETS
+    return datasets
 
 
 @lru_cache(maxsize=16)
@@ -127,14 +128,16 @@ def _dataset(name: str, seed: int, params: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _entry(dataset: Any, number: int) -> dict[str, Any]:
-    """One entry; kept, since a group of answers shares its prompt."""
+    """One entry; cached, because the answers of a group share their prompt."""
+    entry: dict[str, Any]
     try:
-        return dataset[number]
+        entry = dataset[number]
     except IndexError:
-        return dataset[number % SIZE]
+        entry = dataset[number % SIZE]
+    return entry
 
 
 def _numbers(metadata: dict[str, Any]) -> dict[str, str | float]:
-    """The metadata that can be plotted; the index says nothing about the problem."""
+    """The numeric metadata, without the index, which is no property of the problem."""
     plain = {k: v for k, v in metadata.items() if isinstance(v, int | float) and k != "source_index"}
     return {key: float(value) for key, value in plain.items()}

@@ -1,34 +1,45 @@
-"""Tasks by name: what a configuration or a command line writes becomes a task here."""
+"""Tasks by name: turns what a configuration or a command line says into a task.
+
+A name is built in, comes from another installed package through the entry-point group `fspo.tasks`, or is written
+`module:Class`.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fspo.settings import hint
-from fspo.tasks.base import Task
+from fspo.plugins import Registry
 from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
 from fspo.tasks.custom import Custom
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.qa import HuggingFace, Jsonl
+from fspo.tasks.questions import HuggingFace, Jsonl
 from fspo.tasks.reasoning import ReasoningGym
+from fspo.tasks.task import Task
 
-SOURCES: tuple[type[Task], ...] = (*BUILTIN, ReasoningGym, Jsonl, HuggingFace, Custom, Code)
-TASKS = {task.name: task for task in SOURCES}
+TASKS: Registry[Task] = Registry("task", "fspo.tasks", Task, [*BUILTIN, ReasoningGym, Jsonl, HuggingFace, Custom, Code])
 
 Spec = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Task
 
 
+def register(task: type[Task]) -> type[Task]:
+    """Make a task known under its name, for this process; usable as a class decorator."""
+    return TASKS.register(task)
+
+
 def names() -> list[str]:
-    return list(TASKS)
+    """The names of all tasks."""
+    return TASKS.names()
 
 
 def summaries() -> dict[str, str]:
-    """One line a task, for listings."""
-    return {name: task.summary for name, task in TASKS.items()}
+    """One line per task, for listings."""
+    return {name: TASKS.get(name).summary for name in TASKS.names()}
 
 
 def get(spec: Spec) -> Task:
-    """The task that a name, a {"name": ..., parameters} or a list of those with "weight" stands for."""
+    """The task of a name, of a table {"name": ..., parameters}, or of a list of those with a "weight" each."""
     if isinstance(spec, Task):
         return spec
     if isinstance(spec, str):
@@ -45,11 +56,12 @@ def get(spec: Spec) -> Task:
 def _one(spec: Mapping[str, Any]) -> Task:
     parameters = {str(key): value for key, value in spec.items() if key != "name"}
     if "name" not in spec:
-        raise ValueError(f"the task {dict(spec)} has no name: add 'name', one of {', '.join(TASKS)}")
-    name, colon, argument = str(spec["name"]).partition(":")
-    if name not in TASKS:
-        raise ValueError(f"unknown task {name!r}{hint(name, TASKS)}")
-    task = TASKS[name]
+        raise ValueError(f"the task {dict(spec)} has no name: add 'name', one of {', '.join(TASKS.names())}")
+    full = str(spec["name"])
+    name, colon, argument = full.partition(":")
+    if colon and name not in TASKS.names():  # module:Class
+        return TASKS.get(full)(**parameters)
+    task = TASKS.get(name)
     if colon and not task.argument:
         raise ValueError(f"task {name!r} takes nothing after a colon: write {{'name': {name!r}, ...}}")
     if argument and task.argument:

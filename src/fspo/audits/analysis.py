@@ -1,0 +1,258 @@
+"""How unfair is a run's clipping? One pass over its rows, then all figures that follow from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fspo import objectives, ratios
+from fspo.audits.findings import FEW, TOLERANCE, Audit, Comparison, LengthRow
+from fspo.audits.gather import Pass
+from fspo.audits.methods import compare, parse_rule
+from fspo.audits.recommend import Recommendation, recommend
+from fspo.audits.sample import Array, Columns
+from fspo.audits.sampled_rows import SampledRows, shape
+from fspo.audits.sources import named, open_sources
+from fspo.fairness import FairnessReport, ScalingLaw, cut, quantile_edges, report_of_bins, scaling_law_of_sums, wilson
+from fspo.objectives import Objective, Responses
+from fspo.text import percent
+
+__all__ = ["Audit", "audit"]
+
+DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known
+
+
+def audit(
+    data: Any,
+    *,
+    columns: dict[str, str] | None = None,
+    by: str | None = None,
+    rule: str | None = None,
+    clip_rate: float | None = None,
+    bins: int = 8,
+    confidence: float = 0.95,
+) -> Audit:
+    """Audit a path, several paths, a frame or a dictionary of columns.
+
+    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, accepted, advantage, reward, truncated, step,
+    off_policy) to the names of columns; a role that is not given is found by common names. `by` asks for fairness over
+    another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data
+    without a column of what was accepted. `clip_rate` is the rate at which methods are compared and the band is
+    chosen; default: the run's own, or 0.1.
+    """
+    if clip_rate is not None and not 0 < clip_rate < 1:
+        raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
+    if bins < 1 or not 0 < confidence < 1:
+        raise ValueError(f"bins = {bins} must be at least 1 and confidence = {confidence} between 0 and 1")
+    own_rule = None if rule is None else parse_rule(rule)
+    sources = open_sources(data)
+    gathered = Pass(sources, columns or {}, by)
+    files = [name for source in sources for name in source.names]
+    return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
+
+
+class Analysis:
+    """The parts of an audit, each computed from what the pass gathered."""
+
+    def __init__(self, gathered: Pass, rule: Objective | None, bins: int, confidence: float) -> None:
+        self.gathered, self.rule, self.bins, self.confidence = gathered, rule, bins, confidence
+        self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
+        self.notes: list[str] = []
+        # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
+        self.off_policy = int(self.cells["count"].sum()) if gathered.has("log_ratio") else 0
+        self.clippable = int(self.cells["with_gradient"].sum()) if self.off_policy else 0
+        self.edges = self._edges()
+        self.sampled = self._sampled()
+
+    def audit(self, name: str, files: list[str], clip_rate: float | None) -> Audit:
+        self._note_what_is_missing()
+        own, attribute = self._own(), self._attribute()
+        rate = clip_rate or (own.clip_rate if own is not None and own.clip_rate > 0 else DEFAULT_CLIP_RATE)
+        law, responses = self._law(), self.sampled.responses
+        enough = responses if int(self.sampled.has_gradient.sum()) >= FEW else None
+        return Audit(
+            name=name,
+            files=files,
+            rows=self.gathered.rows,
+            on_policy=self.gathered.on_policy.rows,
+            sampled=len(self.sampled.columns.get("length", ())),
+            unit="characters" if "text" in self.gathered.roles else "tokens",
+            confidence=self.confidence,
+            verdict=verdict(own if attribute is None else attribute),
+            own_rule=self.rule.name if self.rule is not None else "the run's own rule",
+            own=own,
+            attribute=attribute,
+            clip_rate=None if enough is None else rate,
+            methods=[] if enough is None else self._methods(enough, rate),
+            law=law,
+            shape=shape(responses, law, self.confidence) if responses and law else None,
+            ess=ratios.effective_share(responses.log_ratio) if responses else None,
+            lengths=self._lengths(),
+            spans=self.sampled.spans(),
+            recommendation=None if enough is None else self._recommendation(enough, law, rate),
+            notes=self.notes,
+        )
+
+    # --- the rows ---------------------------------------------------------------------------------------------------
+
+    def _edges(self) -> Array:
+        """Of bins that hold equal shares of the rows that clipping can act on; of all rows, where there are none."""
+        if self.clippable:
+            return quantile_edges(self.cells["length"], self.bins, self.cells["with_gradient"])
+        cells = self.cells if len(self.cells["length"]) else self.all_cells
+        return quantile_edges(cells["length"], self.bins, cells["count"])
+
+    def _sampled(self) -> SampledRows:
+        columns, tokens = self.gathered.sample.result()
+        lengths = columns.get("length", np.zeros(0))
+        has_gradient = np.ones(len(lengths), bool)
+        if "advantage" in columns:
+            has_gradient = ratios.has_gradient(columns["advantage"])
+        responses = self._responses(columns, tokens) if self.off_policy else None
+        accepted = None
+        if responses is not None:
+            accepted = objectives.accepted(self.rule, responses) if self.rule is not None else columns.get("accepted")
+        bins = cut(lengths[has_gradient], self.edges)
+        return SampledRows(columns, responses, accepted, has_gradient, bins, self.confidence)
+
+    def _responses(self, columns: Columns, tokens: Array | None) -> Responses:
+        """The sampled rows as the objectives read them; the drift is that of all rows."""
+        S, L = (np.asarray(columns[name], np.float64) for name in ("log_ratio", "length"))
+        sign = np.sign(columns["advantage"]) if "advantage" in columns else np.zeros(len(S))
+        mu = ratios.drift(self.cells["log_ratio"], self.cells["count"] * self.cells["length"])
+        return Responses(S, L, sign, tokens, mu)
+
+    # --- fairness ---------------------------------------------------------------------------------------------------
+
+    def _own(self) -> FairnessReport | None:
+        """By length: from all rows if a column has what was accepted, else from the sample."""
+        if self.sampled.accepted is None or not self.sampled.has_gradient.any():
+            return None
+        if self.rule is not None:
+            return self.sampled.by_length(self.sampled.accepted)
+        used = self.cells["with_gradient"] > 0
+        lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "with_gradient"))
+        return report_of_bins(cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
+
+    def _attribute(self) -> FairnessReport | None:
+        name = self.gathered.roles.by
+        if name is None or self.sampled.accepted is None or not self.sampled.has_gradient.any():
+            return None
+        return self.sampled.by_attribute(self.sampled.accepted, name, self.bins)
+
+    def _methods(self, responses: Responses, rate: float) -> list[Comparison]:
+        name = self.gathered.roles.by
+        if name is None:
+            return compare(responses, rate, self.sampled.by_length)
+        return compare(responses, rate, lambda accepted: self.sampled.by_attribute(accepted, name, self.bins))
+
+    # --- the model of S, and the band -------------------------------------------------------------------------------
+
+    def _law(self) -> ScalingLaw | None:
+        responses, c = self.sampled.responses, self.cells
+        if responses is None:
+            return None
+        if self.off_policy < FEW:
+            self.notes.append(f"mu, sigma and H: cannot tell from {self.off_policy} rows; at least {FEW} are needed.")
+            return None
+        sample = (responses.log_ratio, responses.lengths)
+        try:
+            return scaling_law_of_sums(
+                c["length"], c["count"], c["log_ratio"], c["square"], sample=sample, confidence=self.confidence
+            )
+        except ValueError as error:
+            self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
+            return None
+
+    def _recommendation(self, responses: Responses, law: ScalingLaw | None, rate: float) -> Recommendation | None:
+        band = recommend(responses, law, rate)
+        if band is None:
+            self.notes.append(f"No band clips {percent(rate)} with half on each side: ask for less with --clip-rate.")
+        return band
+
+    # --- lengths ----------------------------------------------------------------------------------------------------
+
+    def _lengths(self) -> list[LengthRow]:
+        bins = cut(self.all_cells["length"], self.edges)
+        sums = {name: bins.sum(self.all_cells[name]) for name in ("count", "truncated", "scored", "reward")}
+        gradients = self.sampled.gradient_shares()
+        rows = []
+        for k, number in enumerate(bins.numbers):
+            n = sums["count"][k]
+            row = gradients.get(int(number), {})
+            if self.gathered.has("truncated"):
+                row["truncated"] = float(sums["truncated"][k] / n)
+                row["truncated_interval"] = wilson(sums["truncated"][k], n, self.confidence)
+            if sums["scored"][k]:
+                row["reward"] = float(sums["reward"][k] / sums["scored"][k])
+            rows.append(LengthRow(bins.labels[k], int(n), **row))
+        return rows
+
+    # --- in words ---------------------------------------------------------------------------------------------------
+
+    def _note_what_is_missing(self) -> None:
+        found = self.gathered
+        if found.empty:
+            self.notes.append(f"{found.empty:,} empty answers were left out.")
+        if found.unscored:
+            self.notes.append(f"{found.unscored:,} answers have no reward and are in no mean reward.")
+        if not found.has("log_ratio"):
+            self.notes.append(
+                "There are no log-ratios, so clipping cannot be audited: log the sum of log pi - log pi_old of each "
+                "answer (the TRL and verl adapters of fspo write it), or per-token logprobs and old_logprobs."
+            )
+            return
+        if not self.off_policy:
+            self.notes.append(
+                "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
+                "optimiser step per rollout."
+            )
+            return
+        if found.on_policy.rows:
+            self.notes.append(f"{found.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip.")
+        if not self.clippable:
+            self.notes.append(
+                "Every advantage is exactly 0: no answer has a gradient, so there is nothing for clipping to remove. "
+                "Rewards that differ within groups of answers give advantages."
+            )
+            return
+        if self.clippable < self.off_policy:
+            self.notes.append(
+                f"{self.off_policy - self.clippable:,} rows have advantage 0 and no gradient to clip: they are left "
+                "out of clip rates."
+            )
+        if self.sampled.accepted is None:
+            self.notes.append(
+                "No column says what was accepted: name it with --accepted, or the run's rule with --rule, to see the "
+                "run's own clip rate."
+            )
+        if not found.has("advantage"):
+            self.notes.append(
+                "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
+                "are not known."
+            )
+        if found.sample.stride > 1:
+            self.notes.append(
+                f"Methods, shape, ESS, gradient shares and drift are from a random 1 in {found.sample.stride} rows."
+            )
+
+
+def verdict(report: FairnessReport | None) -> str:
+    """Fair, unfair or cannot tell, and why."""
+    if report is None:
+        return "cannot tell how fair the run's own clipping is: see the notes"
+    small = min(report.bins, key=lambda b: b.count)
+    if small.count < FEW:
+        return f"cannot tell: the bin {small.label} has {small.count} rows, and a rate needs {FEW}: use fewer bins"
+    if len(report.bins) == 1:
+        return f"cannot tell: all rows have the {report.attribute} {small.label}, so there is nothing to compare"
+    (low, high), worst = report.lre_interval, max(report.bins, key=lambda b: abs(b.reweighting - 1))
+    if low > TOLERANCE:
+        return (
+            f"unfair: {report.attribute} {worst.label} is clipped {percent(worst.clip_rate)} against "
+            f"{percent(report.clip_rate)} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
+        )
+    if high <= TOLERANCE:
+        return f"fair: every bin's acceptance is within {percent(high)} of the average"
+    return f"cannot tell: the LRE is between {low:.3f} and {high:.3f}, and fair means at most {TOLERANCE:g}"

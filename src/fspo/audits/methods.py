@@ -1,0 +1,56 @@
+"""The objectives of the library as rules on audited responses: all at one clip rate, or one as the run's own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fspo import objectives
+from fspo.audits.findings import Comparison
+from fspo.audits.sample import Array
+from fspo.fairness import FairnessReport
+from fspo.objectives import Objective, Responses
+
+
+def compare(responses: Responses, clip_rate: float, report: Callable[[Array], FairnessReport]) -> list[Comparison]:
+    """Every known objective with the range that clips this share of the responses that have a gradient.
+
+    `report` turns what an objective accepts of each response into the report of its clipping.
+    """
+    return [_at_rate(name, responses, clip_rate, report) for name in objectives.names()]
+
+
+def _at_rate(
+    name: str, responses: Responses, clip_rate: float, report: Callable[[Array], FairnessReport]
+) -> Comparison:
+    try:
+        objective = objectives.get(name)
+    except ValueError as error:  # an objective from outside whose parameters have no defaults
+        return Comparison(name, note=str(error))
+    found = objective.at_clip_rate(responses, clip_rate)
+    if found.objective is None or found.accepted is None:
+        return Comparison(name, note=found.note)
+    return Comparison(name, found.objective.clip_parameters, report=report(found.accepted))
+
+
+def parse_rule(text: str) -> Objective:
+    """The objective of `name` or `name:parameter=value,...`; the name may be `module:Class`."""
+    name, _, settings = text.rpartition(":")
+    if "=" not in settings and not objectives.known(name):  # no parameters: all of the text is the name
+        name, settings = text, ""
+    parameters: dict[str, Any] = {}
+    for part in filter(None, settings.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ValueError(f"--rule {text!r}: {part!r} is not of the form parameter=value")
+        parameters[key] = _value(value)
+    return objectives.get(name.strip(), **parameters)
+
+
+def _value(text: str) -> float | str | None:
+    if text == "null":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,1 @@
+"""The `fspo` command."""

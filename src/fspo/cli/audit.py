@@ -1,0 +1,65 @@
+"""The command `fspo audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Column = Annotated[str | None, typer.Option(metavar="COLUMN", rich_help_panel="Columns, found by name if not given")]
+
+
+def audit(
+    files: Annotated[list[str], typer.Argument(help="tables (Parquet, JSONL, CSV), patterns, or folders of runs")],
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="fairness over this column, not length")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="the run's rule, name:parameter=value,..., if no column says what was accepted; the name may be "
+            "module:Class"
+        ),
+    ] = None,
+    clip_rate: Annotated[
+        float | None, typer.Option(help="rate at which methods are compared and the band is chosen; default: the run's")
+    ] = None,
+    bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
+    confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
+    json_out: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="write all figures; - is standard output")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="PATH", help="write one page that opens offline")] = None,
+    length: Column = None,
+    log_ratio: Column = None,
+    logprobs: Column = None,
+    old_logprobs: Column = None,
+    accepted: Column = None,
+    advantage: Column = None,
+    reward: Column = None,
+    truncated: Column = None,
+    step: Column = None,
+) -> None:
+    """How unfair is a run's clipping, over length or over any column?
+
+    Clip rate by bin with intervals under the run's own rule and under every method at the same overall rate, the LRE,
+    mu, sigma and H, truncation, gradient shares, drift over training, and the band to use instead.
+
+    [dim]fspo audit runs/mine[/]
+    [dim]fspo audit 'dumps/*.parquet' --html audit.html --json audit.json[/]
+    [dim]fspo audit rows.csv --length n_tokens --log-ratio s --rule gspo:clip_low=3e-4,clip_high=4e-4[/]
+    [dim]fspo audit tokens.parquet --logprobs new --old-logprobs old --by task[/]
+    [dim]fspo audit runs/mine --clip-rate 0.05[/]   the band for a clip rate of 5 %
+    """
+    from fspo.audits import audit as run
+
+    given = {
+        "length": length, "log_ratio": log_ratio, "logprobs": logprobs, "old_logprobs": old_logprobs,
+        "accepted": accepted, "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
+    }  # fmt: skip
+    columns = {role: name for role, name in given.items() if name is not None}
+    found = run(files, columns=columns, by=by, rule=rule, clip_rate=clip_rate, bins=bins, confidence=confidence)
+    print(found.to_json() if json_out == "-" else found)
+    if json_out not in (None, "-"):
+        found.write_json(str(json_out))
+    if html is not None:
+        found.write_html(html)

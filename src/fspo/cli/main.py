@@ -1,0 +1,49 @@
+"""The `fspo` command: every subcommand, and how an expected failure is shown.
+
+Heavy libraries are imported by the subcommand that needs them, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fspo.cli.audit import audit
+from fspo.cli.compare import compare
+from fspo.cli.evaluate import evaluate, sample
+from fspo.cli.listing import methods, tasks
+from fspo.cli.report import explore, report, watch
+from fspo.cli.train import train, warmup
+from fspo.runtime import prepare
+from fspo.text import visible
+
+app = typer.Typer(
+    name="fspo",
+    help="Length-fair reinforcement learning from verifiable rewards for language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(train)
+app.command()(warmup)
+app.command(name="eval")(evaluate)
+for command in (sample, report, watch, explore, audit, compare, methods, tasks):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command; an expected failure is one sentence on standard error and exit code 2."""
+    prepare()
+    try:
+        app()
+    except (ValueError, FloatingPointError, FileNotFoundError) as error:
+        message = Text.assemble(("error:", "bold red"), " ", visible(error))
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

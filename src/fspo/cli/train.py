@@ -1,0 +1,118 @@
+"""The commands `train` and `warmup`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fspo.cli.configured import Overrides, label_of, split
+from fspo.runtime import quiet
+
+if TYPE_CHECKING:
+    from fspo.config import TrainConfig
+
+console = Console()
+
+
+class Engine(enum.StrEnum):
+    """The trainer that runs a configuration."""
+
+    local = "local"
+    trl = "trl"
+    verl = "verl"
+
+
+def train(
+    arguments: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the run; default: runs/TASK-OBJECTIVE-SEED")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder, bit by bit")] = False,
+    report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
+    engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = Engine.local,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
+) -> None:
+    """Train a policy. With no argument: a tiny model learns to sort, in minutes on two CPU cores.
+
+    [dim]fspo train[/]
+    [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]
+    [dim]fspo train objective.name=gspo task=count steps=200[/]
+    [dim]fspo train --out runs/mine --resume[/]
+    [dim]fspo train my.yaml --engine verl --dry-run[/]
+    """
+    config, folder = _configured(arguments, out, resume)
+    quiet()
+    if dry_run:
+        print(_described(config, folder, engine))
+        return
+    from fspo.cli.display import Display
+    from fspo.training.loop import RunInterruptedError
+
+    run = _trainer(engine).train
+    summary = {"model": config.model.path, "task": label_of(config), "objective": config.objective["name"]}
+    again = f"fspo train --out {folder} --resume" + (f" --engine {engine.value}" if engine is not Engine.local else "")
+    try:
+        with Display(summary | {"folder": str(folder)}, config.steps) as display:
+            run(config, folder, resume=resume, observer=display)
+    except RunInterruptedError as stop:
+        _print(f"saved after step {stop.step}; to go on: ", again)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        _print("stopped; to go on from the last checkpoint: ", again)
+        raise typer.Exit(130) from None
+    if report:
+        from fspo.report.run_page import write
+
+        _print(f"report: {write(folder)}")
+
+
+def warmup(arguments: Overrides = None) -> None:
+    """Fine-tune a tiny model on worked solutions until it solves a wanted share, and print where it is kept."""
+    quiet()
+    from fspo import tasks
+    from fspo.config import read
+    from fspo.training.warmup import warm_start
+
+    config = read(*split(arguments))
+    if config.warmup is None:
+        raise ValueError("the configuration has no warmup: add for example warmup.solved=0.25")
+    errors = Console(stderr=True)
+
+    def progress(done: int, total: int, solved: float) -> None:
+        errors.print(f"step {done} of at most {total}: {solved:.1%} solved")
+
+    print(warm_start(config, tasks.get(config.task), progress))
+
+
+def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
+    from fspo.config import read
+
+    path, overrides = split(arguments)
+    if resume and out is not None and path is None and not overrides:
+        if not (out / "config.yaml").is_file():
+            raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
+        path = str(out / "config.yaml")
+    config = read(path, overrides)
+    return config, out or Path("runs") / f"{label_of(config)}-{config.objective['name']}-{config.seed}"
+
+
+def _trainer(engine: Engine) -> Any:
+    """The module whose `train` runs a configuration on this engine."""
+    from importlib import import_module
+
+    return import_module("fspo.training.loop" if engine is Engine.local else f"fspo.engines.{engine.value}.run")
+
+
+def _described(config: TrainConfig, folder: Path, engine: Engine) -> str:
+    if engine is not Engine.local:
+        return str(_trainer(engine).describe(config, folder))
+    import yaml
+
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _print(text: str, strong: str = "") -> None:
+    console.print(Text.assemble(text, (strong, "bold")), soft_wrap=True, highlight=False)

@@ -1,0 +1,231 @@
+"""The configuration of a run: one typed file, checked at the door, saved resolved beside the results."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from fspo import advantages, objectives, tasks
+from fspo.settings import Settings, hint
+
+
+class LoraConfig(Settings):
+    """Low-rank adapters in the place of full fine-tuning."""
+
+    rank: int = Field(16, ge=1, description="rank of the adapters")
+    alpha: float = Field(32.0, gt=0, description="scale of the adapters")
+
+
+class ModelConfig(Settings):
+    """What is trained."""
+
+    path: str = Field("tiny:2x64", description="folder or hub name, a .gguf file, or tiny:LAYERSxWIDTH")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="type of the weights")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 chooses by the size of the model")
+    lora: LoraConfig | None = Field(None, description="train adapters only")
+    chat: bool | None = Field(None, description="wrap prompts in the chat template; default: if there is one")
+
+
+class WarmupConfig(Settings):
+    """Supervised start on worked solutions, for a model that solves nothing yet."""
+
+    solved: float = Field(0.25, gt=0, le=1, description="stop when this share of validation prompts is solved")
+    lr: float = Field(3e-3, gt=0, description="learning rate")
+    batch: int = Field(64, ge=1, description="solutions per step")
+    max_steps: int = Field(3000, ge=1, description="stop here in any case")
+    check_every: int = Field(25, ge=1, description="steps between two validations")
+    prompts: int = Field(256, ge=16, description="prompts per validation")
+
+
+class RolloutConfig(Settings):
+    """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
+
+    engine: Literal["local", "vllm"] = Field("local", description="the sampler: this package's decoder, or vLLM")
+    cache_gib: float = Field(2.0, gt=0, description="vLLM's memory for keys and values")
+    prompts: int = Field(32, ge=1, description="prompts per step")
+    group: int = Field(16, ge=2, description="answers per prompt")
+    max_new_tokens: int = Field(64, ge=1, description="longest answer")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
+    staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
+    dynamic: int = Field(0, ge=0, description="times that groups without variance are replaced by new prompts")
+
+
+class UpdateConfig(Settings):
+    """How the policy is moved."""
+
+    epochs: int = Field(2, ge=1, description="passes over a rollout")
+    minibatches: int = Field(2, ge=1, description="optimiser steps per pass")
+    token_budget: int = Field(16384, ge=1, description="most tokens of a micro-batch")
+    lr: float = Field(1e-4, gt=0, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field("linear", description="learning rate over the run")
+    lr_warmup: int = Field(0, ge=0, description="steps of linear rise to the peak")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
+    clip_norm: float = Field(1.0, gt=0, description="largest gradient norm")
+    max_skipped: int = Field(5, ge=1, description="stop after this many updates without a finite gradient")
+
+
+class EvalConfig(Settings):
+    """Held-out evaluation during the run."""
+
+    every: int = Field(20, ge=1, description="steps between two evaluations")
+    prompts: int = Field(512, ge=1, description="held-out prompts")
+    samples: int = Field(1, ge=1, description="answers per prompt")
+    temperature: float = Field(1.0, ge=0, description="0 is greedy")
+    split: Literal["eval", "validation"] = Field("eval", description="validation where settings are being chosen")
+    task: Any = Field(None, description="another task to evaluate on; default: the held-out split of the run's own")
+
+
+class CheckpointConfig(Settings):
+    """What survives a crash."""
+
+    every: int = Field(20, ge=1, description="steps between two checkpoints")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+
+
+class ScoringConfig(Settings):
+    """Limits on the processes that score answers."""
+
+    workers: int = Field(2, ge=1, description="processes")
+    timeout: float = Field(10.0, gt=0, description="seconds per answer")
+    memory_mb: int = Field(2048, ge=64, description="memory of a process beyond its libraries")
+
+
+class LogConfig(Settings):
+    """What is written besides the metrics."""
+
+    records: bool = Field(True, description="one Parquet row per response and update")
+    samples: int = Field(4, ge=0, description="answers kept per step")
+    bins: int = Field(6, ge=2, description="bins of length")
+    cosine: int = Field(
+        0, ge=0, description="steps between two measurements of the cosine of clipped and true update; 0 for never"
+    )
+    tensorboard: bool = Field(False, description="also write TensorBoard events")
+    wandb: str | None = Field(None, description="also log to this W&B project")
+    trackio: str | None = Field(None, description="also log to this trackio project")
+
+
+class EnginesConfig(Settings):
+    """Arguments that only another trainer has; each engine reads its own."""
+
+    trl: dict[str, Any] = Field({}, description="arguments of TRL's GRPOConfig, such as use_vllm: true")
+    verl: dict[str, Any] = Field({}, description="overrides of verl's ppo_trainer, such as trainer.nnodes: 4")
+
+
+def _default_warmup(values: dict[str, Any]) -> WarmupConfig | None:
+    model = values.get("model")
+    return WarmupConfig() if model is not None and model.path.startswith("tiny:") else None
+
+
+class TrainConfig(Settings):
+    """A whole run. Every default is the one that `fspo train` runs with no argument: a small model learns to sort."""
+
+    model: ModelConfig = ModelConfig()
+    task: Any = Field("sort", description="a task, a table with its parameters, or a list of those with weights")
+    objective: dict[str, Any] = Field({"name": "fspo"}, description="name and parameters of the objective")
+    advantage: str = Field("rloo", description="how rewards become advantages")
+    steps: int = Field(120, ge=1, description="rollouts to train on")
+    seed: int = Field(0, ge=0, description="decides everything that is random")
+    warmup: WarmupConfig | None = Field(
+        default_factory=_default_warmup,
+        description="supervised start; null for none. Default: on for a tiny: model, which starts from random weights",
+    )
+    rollout: RolloutConfig = RolloutConfig()
+    update: UpdateConfig = UpdateConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    scoring: ScoringConfig = ScoringConfig()
+    log: LogConfig = LogConfig()
+    engines: EnginesConfig = EnginesConfig()
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or "name" not in value:
+            raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
+        objectives.get(**value)
+        return value
+
+    @field_validator("advantage")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        advantages.get(value)
+        return value
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: Any) -> Any:
+        tasks.get(value)
+        return value
+
+    @property
+    def eval_task(self) -> Any:
+        """What is evaluated on: a task of its own, or the run's."""
+        return self.task if self.eval.task is None else self.eval.task
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainConfig:
+        tasks.get(self.eval_task)
+        if objectives.get(**self.objective).mismatch is not None and self.rollout.engine == "local":
+            raise ValueError(
+                "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and "
+                "rollout.engine = 'local' samples with the trainer's own: leave it out, or set rollout.engine=vllm"
+            )
+        if self.update.minibatches > self.rollout.prompts:
+            raise ValueError(
+                f"update.minibatches = {self.update.minibatches} exceeds rollout.prompts = {self.rollout.prompts}: "
+                "a minibatch holds whole groups"
+            )
+        if self.update.lr_warmup >= self.steps:
+            raise ValueError(f"update.lr_warmup = {self.update.lr_warmup} must be below steps = {self.steps}")
+        return self
+
+
+def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
+    """The configuration of a YAML or TOML file (or the default), with `key.sub=value` overrides."""
+    if path is None:
+        values: Any = {}
+    else:
+        values = parse(Path(path))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ValueError(f"the override {override!r} is not of the form key=value")
+        _put(values, key.split("."), yaml.safe_load(text), override)
+    return TrainConfig(**values)
+
+
+def parse(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"there is no configuration file {str(path)!r}")
+    text = path.read_text()
+    try:
+        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a table of settings, not {type(values).__name__}")
+    return values
+
+
+def _put(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    if keys[0] not in TrainConfig.model_fields:
+        raise ValueError(f"there is no setting {keys[0]!r} in {override!r}{hint(keys[0], TrainConfig.model_fields)}")
+    if keys == ["objective"] and isinstance(value, str):
+        value = {"name": value}
+    for key in keys[:-1]:
+        if key in ("task", "objective"):  # a name alone, or the default's, becomes a table that takes parameters
+            known = values.get(key, TrainConfig.model_fields[key].default)
+            values[key] = (
+                {"name": known} if isinstance(known, str) else dict(known) if isinstance(known, dict) else known
+            )
+        if not isinstance(values.get(key), dict):
+            values[key] = {}
+        values = values[key]
+    values[keys[-1]] = value

@@ -1,0 +1,200 @@
+"""`fspo train --engine trl`: the same configuration on TRL's trainer.
+
+    torchrun --nproc_per_node 8 -m fspo train CONFIG --engine trl      # on several devices
+
+Prompts, rewards and held-out evaluation are this package's; sampling and the update are TRL's. Importing this module
+does not import TRL, so that a dry run works without it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fspo import tasks
+from fspo.config import TrainConfig
+from fspo.engines.translate import is_chat, place, refuse, rows, start
+from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
+from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
+from fspo.tasks.scoring import Scorer
+from fspo.training.evaluate import evaluate
+
+MISSING = {
+    "rollout.staleness": "TRL trains on what it has just sampled",
+    "rollout.dynamic": "TRL does not replace groups without variance",
+    "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
+    "update.max_skipped": "TRL does not count updates without a finite gradient",
+    "log.bins": "its metrics have the default number of bins",
+    "log.cosine": "only the local engine takes the gradients of each bin of length",
+    "log.records": "its rows are always written",
+}
+
+
+def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
+    """The arguments of `FSPOConfig`; `engines.trl` overrides the translation."""
+    refuse(config, "trl", MISSING)
+    rollout, update, log = config.rollout, config.update, config.log
+    objective = dict(config.objective)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    answers, left = divmod(rollout.prompts * rollout.group // update.minibatches, processes)  # per optimiser step
+    if left:
+        raise ValueError(f"{processes} processes cannot share the {answers * processes + left} answers of a minibatch")
+    # TRL's micro-batches all have the same number of answers: as many as fit the token budget at full length.
+    room = max(1, update.token_budget // rollout.max_new_tokens)
+    micro = max(size for size in range(1, min(room, answers) + 1) if answers % size == 0)
+    updates = update.epochs * update.minibatches
+    constant = "constant_with_warmup" if update.lr_warmup else "constant"
+    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
+    found = {
+        "output_dir": str(folder / "checkpoints"), "records": str(folder), "objective": objective.pop("name"),
+        "objective_args": objective, "advantage": config.advantage, "seed": config.seed,
+        "max_steps": config.steps * updates, "num_iterations": update.epochs,
+        "per_device_train_batch_size": micro, "gradient_accumulation_steps": answers // micro,
+        "steps_per_generation": update.minibatches * (answers // micro), "num_generations": rollout.group,
+        "max_completion_length": rollout.max_new_tokens, "temperature": rollout.temperature,
+        "shuffle_dataset": False, "learning_rate": update.lr, "warmup_steps": update.lr_warmup * updates,
+        "lr_scheduler_type": constant if update.schedule == "constant" else update.schedule,
+        "adam_beta1": update.betas[0], "adam_beta2": update.betas[1], "weight_decay": update.weight_decay,
+        "max_grad_norm": update.clip_norm, "save_steps": config.checkpoint.every * updates,
+        "save_total_limit": config.checkpoint.keep, "logging_steps": updates, "disable_tqdm": True,
+        "use_cpu": config.model.device == "cpu", "bf16": False, "gradient_checkpointing": False,
+        "model_init_kwargs": {"dtype": config.model.dtype},
+        "report_to": [name for name, wanted in trackers.items() if wanted] or "none",
+    }  # fmt: skip
+    if rollout.engine == "vllm":
+        found |= {"use_vllm": True, "vllm_mode": "colocate"}
+    return found | config.engines.trl
+
+
+def describe(config: TrainConfig, folder: Path) -> str:
+    """What a dry run prints."""
+    lines = [f"    {name}={value!r}," for name, value in arguments(config, folder).items()]
+    return "\n".join(["FSPOTrainer(", f"    model={place(config, folder)!r},", "    args=FSPOConfig(",
+                      *("    " + line for line in lines), "    ),", ")"])  # fmt: skip
+
+
+def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:
+    """Run `config` on TRL; with `resume`, go on from its last checkpoint."""
+    try:
+        from datasets import Dataset
+        from transformers import AutoTokenizer, PrinterCallback
+        from trl.trainer import grpo_trainer  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"--engine trl needs TRL ({error}): pip install fspo[trl]") from None
+    from fspo.engines.trl import FSPOConfig, FSPOTrainer
+
+    observer = observer or NullObserver()
+    args = FSPOConfig(**arguments(config, folder))
+    main = args.process_index == 0
+    with ExitStack() as stack:
+        with args.main_process_first(desc="the start"):
+            if main:
+                stack.enter_context(claimed(folder, resume=resume))
+                RunWriter(folder).describe(config.model_dump(mode="json"), engine="trl")
+            path = start(config, folder, observer.warmup)
+        for project, variable in ((config.log.wandb, "WANDB_PROJECT"), (config.log.trackio, "TRACKIO_PROJECT")):
+            if project:
+                os.environ[variable] = project
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        asked = rows(config.task, "train", config.steps * config.rollout.prompts)
+        if is_chat(config, tokenizer.chat_template):
+            for row in asked:
+                row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+        lora = config.model.lora
+        task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
+        scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
+        samples = _Samples(config.log.samples)
+
+        def reward(prompts: Any, completions: Any, index: list[int], **_: Any) -> list[float | None]:
+            texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+            examples = [task.example("train", i) for i in index]
+            scores = [score.value for score in scorer.score(examples, texts)]
+            samples.keep(examples, texts, scores)
+            return scores
+
+        trainer = FSPOTrainer(
+            model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(asked),
+            processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
+        )  # fmt: skip
+        trainer.describe_run = False  # the folder has this run's configuration
+        trainer.remove_callback(PrinterCallback)  # `observer` shows what it would print
+        set_threads(Policy(trainer.model, tokenizer), config.model.threads)
+        if main:
+            examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
+            trainer.add_callback(_callback(config, trainer, held_out, examiner, folder, samples, observer))
+        saved = any((folder / "checkpoints").glob("checkpoint-*"))
+        trainer.train(resume_from_checkpoint=resume and saved)
+        trainer.save_model(str(folder / "model"))
+
+
+class _Samples:
+    """Some answers of the last rollout, to be written when its updates are done."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.kept: list[dict[str, Any]] = []
+
+    def keep(self, examples: list[tasks.Example], texts: list[str], scores: list[float | None]) -> None:
+        self.kept = [
+            {"task": examples[i].task, "prompt": examples[i].prompt, "completion": texts[i], "reward": scores[i]}
+            for i in range(0, len(texts), -(-len(texts) // max(1, self.count)))
+        ][: self.count]
+
+    def write(self, writer: RunWriter, step: int) -> None:
+        for values in self.kept:
+            writer.append(Sample(step=step, **values))
+
+
+def _callback(
+    config: TrainConfig,
+    trainer: Any,
+    task: tasks.Task,
+    scorer: Scorer,
+    folder: Path,
+    samples: _Samples,
+    observer: Observer,
+) -> Any:
+    """Held-out evaluation by this package between two of TRL's steps, and news for the observer."""
+    from transformers import TrainerCallback
+
+    writer = RunWriter(folder)
+    updates = config.update.epochs * config.update.minibatches
+
+    def evaluate_at(step: int) -> None:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            warnings.warn("no held-out evaluation: it needs the whole model on one device", stacklevel=2)
+            return
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        was_training = model.training
+        model.eval()
+        policy = Policy(model, trainer.processing_class, eos_ids=end_ids(model, trainer.processing_class))
+        found = evaluate(
+            policy, task, scorer, split=config.eval.split, prompts=config.eval.prompts, samples=config.eval.samples,
+            max_new_tokens=config.rollout.max_new_tokens, temperature=config.eval.temperature, seed=config.seed,
+            chat=config.model.chat,
+        )  # fmt: skip
+        model.train(was_training)
+        line = found.line(step)
+        writer.append(line)
+        observer.evaluation(line)
+
+    class Follow(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 0:
+                evaluate_at(0)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            step, inside = divmod(state.global_step, updates)
+            if inside:
+                return
+            samples.write(writer, step)
+            metrics = trainer.tracker.written
+            if metrics is not None and metrics.step == step:
+                observer.step(metrics, Timing(step=step))
+            if step % config.eval.every == 0 or step == config.steps:
+                evaluate_at(step)
+
+    return Follow()

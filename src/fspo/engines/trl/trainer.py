@@ -1,0 +1,218 @@
+"""FSPOTrainer: TRL's GRPOTrainer with an objective of this package as its loss.
+
+Sampling, rewards, the reference model, PEFT, vLLM, the optimiser and the loop stay TRL's. An `UpdateTracker` takes the
+loss of a micro-batch with the counts of the whole optimiser step over all processes, so that it depends neither on the
+accumulation steps nor on the number of processes. TRL averages gradients over processes, so each part is multiplied by
+their number.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOTrainer
+
+from fspo import advantages
+from fspo.engines.trl.arguments import FSPOConfig
+from fspo.engines.updates import UpdateTracker, loggable
+from fspo.files import replace_file
+from fspo.objectives import Objective
+from fspo.objectives.batch import masked
+from fspo.runs import UpdateState
+
+STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt
+
+# Inputs of models that read more than text.
+MODALITIES = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles",
+    "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
+
+
+class FSPOTrainer(GRPOTrainer):
+    """GRPOTrainer whose loss is an objective of this package, with fairness metrics and a run folder."""
+
+    _tag_names = ["trl", "fspo"]  # noqa: RUF012 (as in TRL)
+    _name = "FSPO"
+    _paper = {  # noqa: RUF012
+        "title": "Clip Your Sequences Fairly: Enforcing Length Fairness for Sequence-Level RL",
+        "id": "2509.09177",
+    }
+
+    args: FSPOConfig
+    model: Any
+    _buffered_inputs: Any
+    _logs: dict[str, Any]
+    objective: Objective
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = self.args
+        if not isinstance(config, FSPOConfig):
+            raise ValueError(f"args is a {type(config).__name__}: FSPOTrainer needs an FSPOConfig")
+        self.objective = config.make_objective()
+        if self.objective.mismatch is not None and not config.use_vllm and self.rollout_func is None:
+            raise ValueError("mismatch needs the sampler's log-probs: set use_vllm, or leave it out of objective_args")
+        if config.updates == 1 and self.accelerator.is_main_process:
+            warnings.warn(
+                "one optimiser step per rollout: the ratio is 1 and clipping cannot act; raise num_iterations or "
+                "steps_per_generation",
+                stacklevel=2,
+            )
+        folder = config.records or f"{config.output_dir}/fspo"
+        self.tracker = UpdateTracker(self.objective, config.updates, None if folder == "none" else folder)
+        self.describe_run = True  # write config.yaml and run.json when training begins
+        self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
+        self._rollout: dict[str, Any] = {}  # metrics of the answers of the last rollout
+        self._window = config.gradient_accumulation_steps
+        self._tokens = 0.0  # trained tokens of the optimiser step, over all processes
+        self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        if self.describe_run and self.tracker.writer is not None:
+            given = self.objective.model_dump(mode="json", exclude_unset=True)
+            settings = json.loads(json.dumps(self.args.to_dict(), default=str))  # type: ignore[no-untyped-call]
+            self.tracker.writer.describe(
+                {
+                    "model": self.model.config._name_or_path,
+                    "objective": {"name": self.args.objective, **given},
+                    "trl": settings,
+                },
+                engine="trl",
+            )
+        result = super().train(*args, **kwargs)
+        self.tracker.flush()
+        return result
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        found: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = (found * self.reward_weights.to(found.device)).nansum(dim=1)
+        rewards[found.isnan().all(dim=1)] = torch.nan
+        ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        self._scores = rewards, [ids[-1] not in ends for ids in completion_ids_list]
+        return found
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's, with the reward and group of each answer, and with `advantage` in place of TRL's where it is given."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        assert self._scores is not None
+        rewards, truncated = self._scores
+        training = self.model.training
+        size: Any = self.num_generations if training else self.num_generations_eval
+        groups = torch.arange(len(rewards), device=rewards.device) // size
+        start = self.accelerator.process_index * len(inputs)
+        mine = slice(start, start + len(inputs))
+        if self.args.advantage is not None:
+            lengths = self.accelerator.gather(trained(output).sum(-1)).clamp(min=1)
+            found = advantages.get(self.args.advantage)(rewards, groups, lengths=lengths)
+            self._logs["advantages"].extend(found.tolist())  # a queue of fixed length, so these replace TRL's
+            output["advantages"] = found[mine]
+        output |= {
+            "reward": rewards[mine],
+            "truncated": torch.tensor(truncated, device=rewards.device),
+            "index": groups[mine],
+        }
+        if training:
+            logged, counts = self._metrics["train"], advantages.count(rewards, groups)
+            self._rollout = {
+                "reward": float(rewards.nanmean()), "length": logged["completions/mean_length"][-1],
+                "truncated": logged["completions/clipped_ratio"][-1], "groups": counts.groups,
+                "groups_without_variance": counts.without_variance, "groups_single": counts.single,
+                "unscored": counts.unscored,
+            }  # fmt: skip
+        return output
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """TRL's; where an optimiser step begins, count its trained tokens over all processes."""
+        inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
+        if self.model.training and self._step % self._window == 0:
+            places = [(self._step + i) % len(self._buffered_inputs) for i in range(self._window)]
+            tokens = torch.stack([trained(self._buffered_inputs[place]).sum() for place in places]).sum()
+            self._tokens = float(self.accelerator.reduce(tokens, reduction="sum"))
+        return inputs
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        training, mask = self.model.training, trained(inputs)
+        parts = [torch.cat([inputs[f"prompt_{kind}"], inputs[f"completion_{kind}"]], dim=1) for kind in ("ids", "mask")]
+        logprobs, entropies, aux_loss = self._get_per_token_logps_and_entropies(
+            model, *parts, mask.size(1), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled,
+            **{name: inputs.get(name) for name in MODALITIES},
+        )  # fmt: skip
+        # At the first update on a rollout the policy is the old policy; TRL's second forward would add rounding noise.
+        old = inputs.get("old_per_token_logps") if training and self.tracker.update else None
+        old = logprobs.detach() if old is None else old
+        options = {
+            "ref_logprobs": inputs.get("ref_per_token_logps"), "entropy": entropies,
+            "sampler_logprobs": inputs.get("sampling_per_token_logps"),
+        }  # fmt: skip
+        # A completion that TRL masks entirely counts in the denominator only, as in TRL.
+        sequences, tokens, rows = float(len(mask)), float(mask.sum()), {}
+        if training:
+            sequences, tokens = sequences * self.accelerator.num_processes * self._window, self._tokens
+            rows = {name: inputs[name].tolist() for name in ("reward", "truncated", "index")}
+        options = {name: value for name, value in options.items() if value is not None}
+        out = self.tracker.loss(
+            logprobs, old, inputs["advantages"], mask, sequences=sequences, tokens=tokens, columns=rows, **options
+        )
+        loss = out.loss * self.accelerator.num_processes if training else out.loss
+        mode = "train" if training else "eval"
+        if self.aux_loss_enabled:
+            loss = loss + self.router_aux_loss_coef * aux_loss / (
+                self.args.gradient_accumulation_steps if training else 1
+            )
+            self._metrics[mode]["aux_loss"].append(self.accelerator.gather_for_metrics(aux_loss).mean().item())
+        sums = torch.stack([masked(entropies.detach(), mask).sum(), mask.sum()]).to(self._entropy)
+        if training:
+            self._entropy += sums
+        else:
+            self._log_entropy(mode, sums)
+        return loss
+
+    def _log_entropy(self, mode: str, sums: Tensor) -> float:
+        """Log the mean entropy per token from its sum and the number of tokens of this process."""
+        total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
+        entropy = float(total / max(count, 1))
+        self._metrics[mode]["entropy"].append(entropy)
+        return entropy
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[no-untyped-call]
+        if self._step % self._window == 0:
+            self._close()
+        return loss
+
+    def _close(self) -> None:
+        """End the optimiser step on every process, and log its metrics."""
+        entropy = self._log_entropy("train", self._entropy)
+        self._entropy = torch.zeros_like(self._entropy)
+        metrics = self.tracker.close(**self._rollout, entropy=entropy)
+        if metrics.get("on_policy"):  # the ratio is 1 and nothing can be clipped: zeros would only dilute the averages
+            metrics = {"on_policy": True}
+        for name, value in loggable(metrics).items():
+            self._metrics["train"][f"fspo/{name}"].append(value)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+        if self.args.should_save:
+            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            replace_file(folder / STATE, self.tracker.state().model_dump_json())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
+        if checkpoint is not None:
+            path = Path(checkpoint) / STATE
+            if not path.is_file():
+                raise ValueError(f"{checkpoint} has no {STATE}, FSPOTrainer did not write it: start from its model")
+            self.tracker.restore(UpdateState.model_validate_json(path.read_bytes()))
+
+
+def trained(inputs: dict[str, Any]) -> Tensor:
+    """(B, T) bool: the trained tokens of the completions."""
+    mask: Tensor = inputs["completion_mask"].bool()
+    return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask

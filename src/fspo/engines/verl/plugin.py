@@ -1,0 +1,213 @@
+"""The objectives and advantages inside verl 0.9.1.
+
+    actor_rollout_ref.actor.policy_loss._target_=fspo.engines.verl.PolicyLoss
+    actor_rollout_ref.actor.policy_loss.loss_mode=fspo
+    +actor_rollout_ref.actor.policy_loss.updates=4
+    +actor_rollout_ref.actor.policy_loss.objective.c_low=0.05
+    algorithm.adv_estimator=fspo.rloo
+
+Importing this module registers them under the names of `names.py`; verl does so in every process through the entry
+point `fspo` of the group `verl.plugins`. An objective of another module is picked by
+`policy_loss.objective.name=module:Class` with `loss_mode=fspo`.
+
+verl calls a loss once per micro-batch and rank, and gives it no process group. A rank knows how many rows of an update
+it gets, and counts them: the last rows come in the same micro-batch on all ranks, and with them the update is closed
+(see `updates.py`). Nothing depends on the optimiser, whose step verl skips where a gradient is not finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from fspo import advantages, objectives
+from fspo.engines.verl.names import OWN_OPTIONS, adv_estimator, loss_mode
+from fspo.objectives import Objective
+from fspo.objectives.batch import masked
+from fspo.settings import hint
+
+NAMES = {loss_mode(name): name for name in objectives.names()}
+"""Objectives by their names in verl."""
+
+UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
+"""Settings of verl's own losses: the parameters of an objective are in `policy_loss.objective`."""
+
+
+@dataclass
+class PolicyLoss(PolicyLossConfig):
+    """verl's `policy_loss` with the parameters of an objective; give it as `policy_loss._target_`."""
+
+    _mutable_fields = PolicyLossConfig._mutable_fields | {"_actor"}
+
+    loss_mode: str = "fspo"
+    objective: dict[str, Any] = field(default_factory=dict)  # parameters; with loss_mode=fspo also a `name`
+    updates: int = 0  # optimiser steps per rollout: ppo_epochs * train_batch_size / ppo_mini_batch_size
+    records: str | None = None  # the run folder that is written, for `fspo report`
+    start: int = 0  # the step of the checkpoint that verl resumes from
+
+    def __post_init__(self) -> None:
+        self._actor: _Actor | None = None
+        self.build()
+        if self.updates < 1:
+            raise ValueError(
+                f"policy_loss.updates = {self.updates} must be the optimiser steps per rollout: "
+                "ppo_epochs * train_batch_size / ppo_mini_batch_size"
+            )
+        if self.start and self.records is None:
+            raise ValueError(f"policy_loss.start = {self.start} needs policy_loss.records, the folder of its state")
+
+    @property
+    def objective_name(self) -> str:
+        """The name of the objective in this package, or module:Class."""
+        if self.loss_mode not in NAMES:
+            raise ValueError(
+                f"policy_loss.loss_mode = {self.loss_mode!r} is not a loss of fspo{hint(self.loss_mode, NAMES)}"
+            )
+        name: str = self.objective.get("name", NAMES[self.loss_mode])
+        if self.loss_mode != "fspo" and name != NAMES[self.loss_mode]:
+            raise ValueError(
+                f"policy_loss.objective.name = {name!r} and loss_mode = {self.loss_mode!r} are two objectives: "
+                "set loss_mode=fspo"
+            )
+        return name
+
+    def build(self) -> Objective:
+        """A new objective with these parameters."""
+        name = self.objective_name
+        for option in OWN_OPTIONS.keys() & self.objective:
+            raise ValueError(f"policy_loss.objective.{option} is an option of verl: set {OWN_OPTIONS[option]} instead")
+        return objectives.get(name, **{key: value for key, value in self.objective.items() if key != "name"})
+
+    def actor(self, config: ActorConfig) -> _Actor:
+        """The one actor that trains with these parameters in this process."""
+        if self._actor is None:
+            self._actor = _Actor(self, config)
+        return self._actor
+
+
+class _Actor:
+    """Assigns the micro-batches of an actor to updates."""
+
+    def __init__(self, policy: PolicyLoss, config: ActorConfig) -> None:
+        # Imported only where a loss is taken: verl imports this module in every process.
+        from fspo.engines.updates import UpdateTracker, loggable
+        from fspo.runs import Metrics, last_state, read_lines
+
+        _check(policy, config)
+        world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        folder = None if policy.records is None else Path(policy.records)
+        if folder is not None and not policy.start and read_lines(folder, Metrics):
+            raise ValueError(f"{folder} already holds a run: choose another policy_loss.records, or give start")
+        objective = policy.build()
+        copies = world // config.global_batch_info.get("dp_size", world)
+        self.tracker, self.loggable = UpdateTracker(objective, policy.updates, folder, copies), loggable
+        self.rows = 0  # of this rank, since the last update was closed
+        if folder is not None and policy.start:
+            state = last_state(folder, policy.start)
+            if state is None:
+                raise ValueError(f"policy_loss.start = {policy.start}, but {folder} has no state after that step")
+            self.tracker.restore(state)
+        writer = self.tracker.writer
+        if writer is not None and not (writer.folder / "config.yaml").exists():
+            given = objective.model_dump(mode="json", exclude_unset=True)
+            writer.describe({"objective": {"name": policy.objective_name, **given}}, engine="verl")
+
+    def loss(
+        self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a micro-batch; the last one of an update also returns its metrics."""
+        ranks = info.get("dp_size", 1)
+        sequences = info.get("global_batch_size") or len(mask)
+        tokens = info.get("batch_num_tokens") or int(mask.sum())
+        out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, sampler_weights=weights)
+        loss = out.loss * ranks  # verl averages gradients over ranks, and the parts of a batch have to be added
+        if not torch.is_grad_enabled():
+            return loss, {}
+        self.rows += len(mask)
+        if self.rows < sequences // ranks:
+            return loss, {}
+        if self.rows > sequences // ranks:
+            raise RuntimeError(
+                f"verl gave this rank {self.rows} rows of an update whose global_batch_size is {sequences} on "
+                f"{ranks} ranks: an update cannot be told from the next"
+            )
+        self.rows = 0
+        metrics = self.tracker.close()
+        if self.tracker.update == 0 and self.tracker.writer is not None:
+            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
+        return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
+
+
+def _check(policy: PolicyLoss, config: ActorConfig) -> None:
+    """Refuse settings of the actor that have no effect, or that cannot work."""
+    standard = {name: spec.default for name, spec in ActorConfig.__dataclass_fields__.items()}
+    unused = UNUSED if config.use_kl_loss or config.entropy_coeff else (*UNUSED, "loss_agg_mode")
+    for name in unused:
+        if (value := config.get(name)) != standard[name]:
+            raise ValueError(
+                f"actor.{name} = {value!r} has no effect on {policy.loss_mode}: leave it at {standard[name]!r} "
+                "and give the parameters of the objective in policy_loss.objective"
+            )
+    if policy.updates % config.ppo_epochs:
+        raise ValueError(
+            f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
+        )
+    stages = getattr(config.engine, "pipeline_model_parallel_size", 1)
+    if stages > 1:
+        raise ValueError(f"pipeline_model_parallel_size = {stages} must be 1: every rank must see the loss")
+
+
+def policy_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """verl's policy loss of every name in `NAMES`; all tensors are (B, T)."""
+    policy = getattr(config, "policy_loss", None)
+    if not isinstance(policy, PolicyLoss):
+        raise ValueError(
+            "a loss of fspo needs its parameters: set "
+            "actor_rollout_ref.actor.policy_loss._target_=fspo.engines.verl.PolicyLoss"
+        )
+    mask = response_mask.bool()
+    A = masked(advantages, mask)
+    rows = torch.where(mask, A, -torch.inf).amax(-1)
+    if bool((masked(rows.unsqueeze(-1), mask) == A).all()):  # one advantage per response
+        A = rows
+    return policy.actor(config).loss(log_prob, old_log_prob, A, mask, config.global_batch_info, rollout_is_weights)
+
+
+def _estimator(name: str) -> Any:
+    estimate = advantages.get(name)
+
+    def advantage(
+        token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, index: Any = None, **_: Any
+    ) -> tuple[Tensor, Tensor]:
+        """verl's advantages and returns, (B, T); rows of padding belong to no group."""
+        if index is None:
+            raise ValueError(f"fspo.{name} compares the answers to a prompt, but this batch has no uid")
+        lengths = response_mask.sum(-1)
+        rewards = torch.where(lengths > 0, token_level_rewards.sum(-1), torch.nan)
+        groups = np.unique(np.asarray(index), return_inverse=True)[1]
+        found = estimate(rewards, torch.from_numpy(groups).to(rewards.device), lengths=lengths.clamp(min=1))
+        spread = found.unsqueeze(-1) * response_mask
+        return spread, spread
+
+    return advantage
+
+
+for _name in NAMES:
+    register_policy_loss(_name)(policy_loss)
+for _name in advantages.names():
+    register_adv_est(adv_estimator(_name))(_estimator(_name))

@@ -1,0 +1,84 @@
+"""Files that are written whole and read line by line: the one place that replaces a file or reads JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
+    """A scratch path beside `path`, which takes its place when the block ends without an error.
+
+    A reader sees the old file or the new one, never half of it. `flush` puts it on disk first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.writing")
+    try:
+        yield scratch
+        if flush:
+            sync(scratch)
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def replace_file(path: str | Path, content: str | bytes, *, flush: bool = False) -> Path:
+    """Write a whole file at once."""
+    path = Path(path)
+    with replacing(path, flush=flush) as scratch:
+        scratch.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is not a JSON object."""
+
+    number: int  # from 1
+    problem: str  # follows "line 7 of FILE", as in "is not JSON"
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any] | BadLine]:
+    """The objects of a JSON-lines file in order, and what is wrong with a bad line; blank lines are skipped."""
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                yield BadLine(number, "is not JSON")
+                continue
+            yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON in ASCII; NaN and infinite numbers, which JSON cannot hold, become null."""
+    return json.dumps(plain(value), ensure_ascii=True, indent=indent)
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,1 +1,0 @@
-"""The engine that runs on one machine: models, rollout, and the forward that trains."""

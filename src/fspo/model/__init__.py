@@ -1,0 +1,1 @@
+"""The language model: loading, the forward pass for training, decoding, log-probs."""

@@ -1,0 +1,194 @@
+"""Attention over packed tokens, where the completions of a group attend to one copy of their prompt.
+
+The packed order is all prompts, then all completions, without padding: the linear layers compute real tokens only. For
+attention alone, sequences are gathered into padded blocks of similar length. A completion's block holds the queries of
+the completion, and the keys of its prompt followed by its own. All completions of a group read the same prompt keys,
+and their gradients are summed into that one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SMALL = 1 << 18
+"""Up to this many padded query-key pairs, a block takes shorter sequences too: another call would cost more."""
+
+CLOSE = 0.8
+"""A sequence joins a block if it is at least this share of the block's longest sequence."""
+
+LARGEST = 1 << 25
+"""Most query-key pairs of one block: its additive mask takes 4 bytes per pair."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sequences attended together: queries (rows, length), keys (rows, prefix + length)."""
+
+    rows: int
+    queries: Tensor  # packed row of each padded query, flat
+    keys: Tensor  # packed row of each padded key, flat
+    padding: Tensor  # flat positions of the queries that are padding
+    mask: Tensor  # (rows or 1, 1, length, prefix + length), 0 or -inf
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Where each packed token is in the blocks of one batch; all layers use the same plan."""
+
+    blocks: tuple[Block, ...]
+    query_place: Tensor  # of each packed row: its position in the concatenated queries of all blocks
+    key_place: Tensor  # of each packed row: its position in the concatenated keys of all blocks
+    shared_place: Tensor  # positions of prompt keys in the blocks of completions
+    shared_row: Tensor  # the packed rows that those keys come from
+
+
+def plan(
+    sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device
+) -> AttentionPlan:
+    """The plan of a batch of `total` packed rows.
+
+    `sequences` are (first packed row, length, first row of the prefix, prefix length).
+    """
+    blocks: list[Block] = []
+    query_place, key_place = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
+    shared_place, shared_row = [], []
+    query_base = key_base = 0
+    for members in _grouped(sequences):
+        start, length, prefix_start, prefix = torch.tensor(members).unsqueeze(2).unbind(1)  # each (rows, 1)
+        rows, l_max, p_max = len(members), int(length.max()), int(prefix.max())
+        own, before = torch.arange(l_max), torch.arange(p_max)
+        real, real_before = own < length, before < prefix
+        queries = torch.where(real, start + own, start)
+        keys = torch.cat((torch.where(real_before, prefix_start + before, start), queries), 1)
+        causal = own.unsqueeze(1) >= own
+        if bool(real_before.all()):  # all prefixes equally long: one mask for the whole block
+            allowed = torch.cat((torch.ones(l_max, p_max, dtype=torch.bool), causal), 1)[None, None]
+        else:
+            visible = real_before[:, None, None].expand(rows, 1, l_max, p_max)
+            allowed = torch.cat((visible, causal.expand(rows, 1, l_max, l_max)), 3)
+        mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, -torch.inf)
+        query_place[queries[real]] = query_base + torch.arange(rows * l_max).view(rows, l_max)[real]
+        key_places = key_base + torch.arange(rows * (p_max + l_max)).view(rows, -1)
+        key_place[queries[real]] = key_places[:, p_max:][real]
+        shared_place.append(key_places[:, :p_max][real_before])
+        shared_row.append(keys[:, :p_max][real_before])
+        query_base += rows * l_max
+        key_base += rows * (p_max + l_max)
+        padding = (~real).flatten().nonzero().squeeze(1)
+        blocks.append(
+            Block(
+                rows,
+                queries.flatten().to(device),
+                keys.flatten().to(device),
+                padding.to(device),
+                mask.to(device),
+            )
+        )
+    places = (query_place, key_place, torch.cat(shared_place), torch.cat(shared_row))
+    return AttentionPlan(tuple(blocks), *(t.to(device) for t in places))
+
+
+def _grouped(sequences: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:
+    """Blocks of similar length; prompts (no prefix) and completions are never in the same block."""
+    ordered = sorted((s for s in sequences if s[1]), key=lambda s: (s[3] > 0, -s[1], s[0]))
+    groups: list[list[tuple[int, int, int, int]]] = []
+    size = 0
+    for s in ordered:
+        first = groups[-1][0] if groups else None
+        if first is not None and (first[3] > 0) == (s[3] > 0):
+            pairs = first[1] * (max(m[3] for m in (*groups[-1], s)) + first[1])
+            fits = (size + 1) * pairs <= LARGEST
+            if fits and (s[1] >= CLOSE * first[1] or (size + 1) * pairs <= SMALL):
+                groups[-1].append(s)
+                size += 1
+                continue
+        groups.append([s])
+        size = 1
+    return groups
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
+    """Rotary positions on (N, heads, size); `back` is the inverse, which is also the gradient."""
+    half = x.shape[-1] // 2
+    out = x * cos
+    sign = -1.0 if back else 1.0
+    out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-sign)
+    out[..., half:].addcmul_(x[..., :half], sin[..., half:], value=sign)
+    return out
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    """Packed queries (N, heads, size), keys and values (N, kv heads, size), without rotation -> (N, heads * size)."""
+    if q.device.type == "cpu":
+        out: Tensor = _Attention.apply(q, k, v, cos, sin, plan)  # type: ignore[no-untyped-call]
+        return out
+    return _attend_plainly(q, k, v, cos, sin, plan)
+
+
+def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    """The same in differentiable operations, for devices other than the CPU."""
+    half = q.shape[-1] // 2
+
+    def turned(x: Tensor) -> Tensor:
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+    q, k = turned(q), turned(k)
+    outs = []
+    for block in plan.blocks:
+        qb, kb, vb = (
+            x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
+            for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
+        )
+        out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, enable_gqa=True)
+        outs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
+    return torch.cat(outs).index_select(0, plan.query_place)
+
+
+class _Attention(torch.autograd.Function):
+    """The CPU path. A token's gradient is gathered from its one position in a block; only the gradients of shared
+    prompt keys and values are added up. Autograd's own gather would zero and add a full tensor per block."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        saved: list[Tensor] = []
+        outs = []
+        for block in plan.blocks:
+            qb, kb, vb = (
+                x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
+                for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
+            )
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qb, kb, vb, attn_mask=block.mask)
+            saved += (qb, kb, vb, out, lse)
+            outs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * q.shape[2]))
+        ctx.save_for_backward(cos, sin, *saved)
+        ctx.plan = plan
+        return (torch.cat(outs) if len(outs) > 1 else outs[0]).index_select(0, plan.query_place)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        cos, sin, *saved = ctx.saved_tensors
+        plan: AttentionPlan = ctx.plan
+        parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+        for i, block in enumerate(plan.blocks):
+            qb, kb, vb, out, lse = saved[5 * i : 5 * i + 5]
+            gb = grad.index_select(0, block.queries).index_fill_(0, block.padding, 0.0)
+            gb = gb.view(block.rows, -1, qb.shape[1], qb.shape[3]).transpose(1, 2)
+            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                gb, qb, kb, vb, out, lse, 0.0, False, attn_mask=block.mask
+            )
+            for part, g in zip(parts, grads, strict=True):
+                part.append(g.transpose(1, 2).flatten(0, 1))
+        dq, dk, dv = (torch.cat(p) if len(p) > 1 else p[0] for p in parts)
+        dq = rotate(dq.index_select(0, plan.query_place), cos, sin, back=True)
+        sums = []
+        for d in (dk, dv):
+            own = d.index_select(0, plan.key_place)
+            sums.append(own.index_add_(0, plan.shared_row, d.index_select(0, plan.shared_place)))
+        return dq, rotate(sums[0], cos, sin, back=True), sums[1], None, None, None

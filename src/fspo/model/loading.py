@@ -1,0 +1,151 @@
+"""Loading a policy: a Hugging Face folder or hub name, a GGUF file, or a `tiny:` preset, with or without LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from fspo import runtime
+from fspo.model import tiny
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters on the linear layers; the base weights stay frozen."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: str | Sequence[str] = "all-linear"
+
+
+@dataclass
+class Policy:
+    """A causal language model and its tokenizer, with what rollouts and training need from both."""
+
+    model: Any
+    tokenizer: Any
+    spec: str = ""
+    eos_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def pad_id(self) -> int:
+        """Any id will do: padded positions are masked."""
+        pad: int | None = self.tokenizer.pad_token_id if self.tokenizer is not None else None
+        return pad if pad is not None else (self.eos_ids[0] if self.eos_ids else 0)
+
+    def base(self) -> Any:
+        """The Hugging Face model itself, without a peft wrapper."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters with a gradient."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+
+def load(
+    spec: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    lora: Lora | None = None,
+    seed: int = 0,
+) -> Policy:
+    """Load `spec`: a folder or hub name, a path ending in `.gguf`, or `tiny:LAYERSxWIDTH`.
+
+    `seed` determines the weights of a `tiny:` model and of new LoRA adapters; pretrained weights do not depend on it.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
+    model: Any
+    tokenizer: Any
+    if spec.startswith("tiny:"):
+        model, tokenizer = tiny.build(spec.removeprefix("tiny:"), seed)
+        model = model.to(DTYPES[dtype])
+    elif spec.endswith(".gguf"):
+        model, tokenizer = _load_gguf(Path(spec), DTYPES[dtype])
+    else:
+        model = AutoModelForCausalLM.from_pretrained(spec, dtype=DTYPES[dtype])
+        tokenizer = AutoTokenizer.from_pretrained(spec)
+    # With dropout the log-probs for training would differ from those that the tokens were sampled with.
+    model = model.to(torch.device(device)).eval()
+    eos_ids = end_ids(model, tokenizer)
+    if lora is not None:
+        model = _add_lora(model, lora, seed)
+    return Policy(model, tokenizer, spec, eos_ids)
+
+
+def save(policy: Policy, folder: str | Path) -> None:
+    """Write model and tokenizer as safetensors and JSON; with LoRA only the adapter is written, as in peft."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+
+
+def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The ids that end an answer: from the generation settings, else from the model's config, else the tokenizer's."""
+    generation = getattr(model, "generation_config", None)
+    for source in (getattr(generation, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
+        if source is not None:
+            return tuple(source) if isinstance(source, list | tuple) else (int(source),)
+    raise ValueError("the model has no end-of-sequence token; set eos_token_id in its config.json")
+
+
+def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The dequantised weights of a GGUF file, as an ordinary model that can be trained and saved."""
+    if not path.is_file():
+        raise ValueError(f"there is no GGUF file at {path}; check the path")
+    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    # The weights are dense now, but save_pretrained refuses a model that is marked as quantised.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.is_quantized, model.hf_quantizer = False, None
+    # transformers' converter takes the bos id as the end token (ggml.py, GGUFLlamaConverter); the model's id is right.
+    eos = model.config.eos_token_id
+    if isinstance(eos, int) and tokenizer.eos_token_id != eos:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.pad_token_id or eos)
+    return model, tokenizer
+
+
+def lora_config(lora: Lora) -> Any:
+    """peft's configuration of these adapters."""
+    from peft import LoraConfig
+
+    if lora.rank < 1:
+        raise ValueError(f"the LoRA rank is {lora.rank}; it must be at least 1")
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft multiplies by it: any number will do
+        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
+    from peft import get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, lora_config(lora)).eval()
+
+
+def set_threads(policy: Policy, threads: int = 0) -> int:
+    """Compute with this many threads, or for 0 with the number that suits the model's size; returns the number."""
+    chosen = threads or runtime.threads(sum(p.numel() for p in policy.model.parameters()))
+    torch.set_num_threads(chosen)
+    runtime.keep_heap()
+    return chosen

@@ -1,0 +1,239 @@
+"""What an objective clips, asked from outside of training: acceptance of given rows, and the range for a wanted rate.
+
+Everything here is numpy on rows that were recorded; the objective itself says what it clips (`Objective.band`) and how
+its parameters widen (`Objective.scaled`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fspo import ratios
+from fspo.objectives.batch import Totals
+
+if TYPE_CHECKING:
+    from fspo.objectives.objective import Objective
+
+Array = NDArray[Any]
+CHUNK = 1 << 20  # positions of one padded batch of token log-ratios
+
+
+class Band(NamedTuple):
+    """Where nothing is clipped: centre - below <= x <= centre + above, each a number or an array of one per response.
+
+    x is S for an objective that clips whole responses and a token's log-ratio for one that clips tokens. `dual` is the
+    width above the centre where A < 0: the dual clip, infinite without one.
+    """
+
+    centre: Any
+    below: Any
+    above: Any
+    dual: Any = math.inf
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The lower and the upper end."""
+        return self.centre - self.below, self.centre + self.above
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Recorded responses: S, L, the sign of A (all 0: unknown), token log-ratios if known, and a drift to centre on."""
+
+    log_ratio: Array
+    lengths: Array
+    sign: Array
+    tokens: Array | None = None  # of all responses, one after the other
+    mu: float = 0.0
+
+    @cached_property
+    def has_gradient(self) -> Array:
+        """Every response may have one where advantages are not known."""
+        return ratios.has_gradient(self.sign) if self.sign.any() else np.ones(len(self.sign), bool)
+
+    @cached_property
+    def starts(self) -> Array:
+        L = self.lengths.astype(np.intp)
+        return np.cumsum(L) - L
+
+    @cached_property
+    def totals(self) -> Totals:
+        S, L = self.log_ratio, self.lengths
+        k3 = math.nan
+        if self.tokens is not None:
+            l = np.minimum(self.tokens, 20.0)
+            k3 = float((np.expm1(l) - self.tokens).sum())
+        return Totals(len(S), float(L.sum()), float(S.sum()), float((S * S / L).sum()), k3)
+
+    @cached_property
+    def token_squares(self) -> Array | None:
+        """(N,) the sum of (l - mu)^2 over the tokens of each response."""
+        return None if self.tokens is None else np.add.reduceat((self.tokens - self.mu) ** 2, self.starts)
+
+    def per_token(self, values: Array) -> Array:
+        return np.repeat(values, self.lengths.astype(np.intp))
+
+    def token_mean(self, values: Array) -> Array:
+        return np.add.reduceat(values, self.starts) / self.lengths
+
+
+@dataclass(frozen=True)
+class AtRate:
+    """An objective whose range clips a wanted share of given responses; or a note why there is none."""
+
+    objective: Objective | None = None
+    accepted: Array | None = None  # (N,) share of each response's gradient that survives
+    note: str = ""
+
+
+def at_rate(objective: Objective, rows: Responses, clip_rate: float) -> AtRate:
+    """The objective with the range that clips `clip_rate` of the responses that have a gradient.
+
+    A clip acts where x lies outside k times the range, so the k of a wanted share is a quantile and nothing has to be
+    searched for. An objective that bends weights softly has its scale found by root search.
+    """
+    if objective.needs_tokens and rows.tokens is None:
+        return AtRate(note="needs per-token log-probs")
+    objective = objective.centred(rows.mu)
+    if objective.scaled(1.0) is None:
+        return AtRate(note="has no clip range to set")
+    band = objective.band(rows.lengths, rows.totals, token_squares=rows.token_squares)
+    if band is None:
+        return _at_rate_softly(objective, rows, clip_rate)
+    x = rows.tokens if objective.clips_tokens else rows.log_ratio
+    return at_threshold(objective.scaled, np.asarray(x), band, rows, clip_rate, tokens=objective.clips_tokens)
+
+
+def at_threshold(
+    scaled: Callable[[float], Objective | None],
+    x: Array,
+    band: Band,
+    rows: Responses,
+    clip_rate: float,
+    *,
+    tokens: bool = False,
+) -> AtRate:
+    """The k at which `clip_rate` of the values x, one per response or per token, lie outside k times the band."""
+    sign, weights = rows.sign, rows.has_gradient.astype(np.float64)
+    if tokens:
+        sign, weights = rows.per_token(sign), rows.per_token(weights / rows.lengths)
+    outward = _outward(x, sign, band)
+    k = _threshold(outward, clip_rate, weights)
+    if k < 0:
+        return AtRate(note=f"cannot clip {clip_rate:.1%} with any range")
+    outside = (outward > k).astype(np.float64)
+    return AtRate(scaled(k), 1 - (rows.token_mean(outside) if tokens else outside))
+
+
+def _outward(x: Array, sign: Array, band: Band) -> Array:
+    """How many half-widths out x lies on the side where clipping acts: above for A > 0, below for A < 0, else both."""
+    off = x - band.centre
+    up, down = off / band.above, -off / band.below
+    if not sign.any():
+        return np.asarray(np.maximum(up, down))
+    if np.isfinite(band.dual).all():
+        down = np.maximum(down, off / band.dual)
+    return np.where(sign > 0, up, np.where(sign < 0, down, -np.inf))
+
+
+def _threshold(t: Array, rate: float, weights: Array) -> float:
+    """k such that the share `rate` of the weight has t > k."""
+    live = weights > 0
+    t, weights = t[live], weights[live]
+    if weights.min() == weights.max():
+        place = len(t) - 1 - round(rate * len(t))
+        return float(np.partition(t, place)[place]) if place >= 0 else -math.inf
+    order = np.argsort(t)
+    passed = np.cumsum(weights[order])
+    return float(t[order[min(len(t) - 1, int(np.searchsorted(passed, (1 - rate) * passed[-1])))]])
+
+
+def _at_rate_softly(objective: Objective, rows: Responses, rate: float) -> AtRate:
+    """The scale, between 1e-6 and 1e6, at which the mean acceptance is 1 - rate."""
+    from scipy.optimize import brentq
+
+    accepted = objective.survival(rows)
+
+    def miss(log_scale: float) -> float:
+        return float(accepted(math.exp(log_scale))[rows.has_gradient].mean()) - (1 - rate)
+
+    ends = (math.log(1e-6), math.log(1e6))
+    if miss(ends[0]) * miss(ends[1]) > 0:
+        return AtRate(note=f"cannot clip {rate:.1%} with any scale")
+    k = math.exp(brentq(miss, *ends, xtol=1e-3))
+    return AtRate(objective.scaled(k), accepted(k))
+
+
+def accepted(objective: Objective, rows: Responses) -> Array:
+    """(N,) the share of each response's gradient that survives; for either sign where advantages are not known."""
+    if objective.needs_tokens and rows.tokens is None:
+        raise ValueError(
+            f"the rule {objective.name} looks at tokens: give per-token log-probs (--logprobs, --old-logprobs)"
+        )
+    if not rows.sign.any():
+        parts = [accepted(objective, replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)]
+        return np.minimum(*parts)
+    return _surrogate_accepted(objective, rows)
+
+
+def _surrogate_accepted(objective: Objective, rows: Responses) -> Array:
+    """By the objective's own surrogate: what training would have accepted."""
+    import torch
+
+    from fspo.objectives.batch import Batch
+
+    S, L, sign = (torch.from_numpy(np.asarray(v, np.float64)) for v in (rows.log_ratio, rows.lengths, rows.sign))
+    if not objective.needs_tokens or rows.tokens is None:
+        column, mask = S.unsqueeze(-1), torch.ones(len(S), 1, dtype=torch.bool)
+        found = objective.surrogate(Batch(column, column, S, L, sign, mask, rows.totals, 0)).accepted
+        return np.asarray(found.double().numpy())
+    l = torch.from_numpy(rows.tokens)
+    result = np.empty(len(S))
+    order = np.argsort(rows.lengths, kind="stable")
+    first = 0
+    while first < len(order):  # responses of like length together, so that little is padding
+        part = order[first : first + max(1, CHUNK // int(rows.lengths[order[first]]))]
+        part = part[: max(1, CHUNK // int(rows.lengths[part[-1]]))]
+        positions = np.arange(int(rows.lengths[part[-1]]))
+        mask = torch.from_numpy(positions[None] < rows.lengths[part, None])
+        index = np.minimum(rows.starts[part, None] + positions[None], len(l) - 1)
+        tokens = torch.where(mask, l[torch.from_numpy(index)], 0.0)
+        batch = Batch(tokens, tokens, S[part], L[part], sign[part], mask, rows.totals, 0)
+        result[part] = objective.surrogate(batch).accepted.double().numpy()
+        first += len(part)
+    return result
+
+
+def default_survival(objective: Objective, rows: Responses) -> Callable[[float], Array]:
+    """Acceptance as a function of the scale, by the surrogate of the scaled objective."""
+
+    def at(k: float) -> Array:
+        scaled = objective.scaled(k)
+        assert scaled is not None
+        return accepted(scaled, rows)
+
+    return at
+
+
+def gaussian_rate(objective: Objective, lengths: Array, mu: float, sigma: float, staleness: int = 0) -> Array | None:
+    """The clip rate at each length if S ~ Normal(mu L, sigma^2 L); None where the objective clips nothing by S and L.
+
+    A pessimistic clip acts on one side, chosen by the sign of the advantage, which is taken to be independent of S: the
+    rate is half of what lies above for A > 0, and half of what lies below or above the dual clip for A < 0.
+    """
+    from scipy.special import ndtr
+
+    L = np.asarray(lengths, np.float64)
+    band = None if objective.clips_tokens else objective.band(L, Totals.of_moments(mu, sigma), staleness)
+    if band is None:
+        return None
+    mean, spread = mu * L - band.centre, sigma * np.sqrt(L) + 1e-300
+    outside = [ndtr((-band.below - mean) / spread), *(ndtr((mean - up) / spread) for up in (band.above, band.dual))]
+    return np.asarray(sum(outside) / 2)

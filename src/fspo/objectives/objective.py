@@ -1,0 +1,244 @@
+"""The base of every objective: check the batch, ask the subclass for its surrogate, aggregate, measure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fspo import ratios
+from fspo.objectives.batch import Batch, Totals, masked
+from fspo.objectives.clipping import Array, AtRate, Band, Responses, at_rate, default_survival
+from fspo.objectives.options import KLPenalty, Mismatch
+from fspo.objectives.primitives import with_slope
+from fspo.settings import Settings
+
+Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """What an objective computes from a batch: the quantity to maximise and what clipping did to it.
+
+    An objective of whole responses gives a differentiable `value` (B,). One of tokens gives `value` and its derivative
+    `slope`, both (B, T) or (B, 1) constants: the token's gradient is known in closed form, and keeping that one tensor
+    costs less than the graph of the operations would. Both are already multiplied by the advantage, and the base class
+    may overwrite them.
+    """
+
+    value: Tensor
+    accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived
+    capped: Tensor  # (B,) in [0, 1]: share whose exponent hit the hard cap
+    slope: Tensor | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result of an objective on a batch."""
+
+    loss: Tensor  # scalar, differentiable: minimise it
+    log_ratio: Tensor  # (B,) S, detached
+    accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived clipping
+    lengths: Tensor  # (B,) L
+    metrics: dict[str, float]
+
+
+class Objective(Settings, ABC):
+    """A policy objective. The object is its own configuration: immutable, checked, with vetted defaults.
+
+    A gradient *survives* to the degree of min(1, its weight / the importance ratio): 0 or 1 where an objective
+    clips, in between where it bends weights softly.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    aggregation: ClassVar[Aggregation]
+    clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
+    clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
+    needs_tokens: ClassVar[bool] = False  # whether what survives depends on more than S and L
+
+    exponent_cap: float = Field(20.0, gt=0, le=80, description="hard cap on any exponent; counted when it acts")
+    kl: KLPenalty | None = Field(None, description="penalty to a reference policy; needs ref_logprobs")
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
+    mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
+
+    @property
+    def estimates(self) -> bool:
+        """Whether the loss takes a drift or a scale from the batch, and so needs the sums of the whole batch."""
+        return False
+
+    @abstractmethod
+    def surrogate(self, batch: Batch) -> Surrogate:
+        """The clipped objective of each response or token, to be maximised."""
+
+    # --- what it clips, as audit, report, compare and explore ask it -----------------------------------------------
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band | None:
+        """Where S (or a token's log-ratio) is not clipped, at each of `lengths`; None where there is no such range.
+
+        `totals` are the sums of the batch, from which a band may take its drift and scale. `token_squares` is the sum
+        of l^2 of each response, where it is known. Tensors and arrays both work: the surrogate asks as well.
+        """
+        return None
+
+    def scaled(self, k: float) -> Objective | None:
+        """Itself with a clip range k times as wide, in log space; None where there is no range to set."""
+        return None
+
+    def centred(self, mu: float) -> Objective:
+        """Itself with its band centred on a drift that was measured, where the band has a centre."""
+        return self
+
+    def recorded(self, metrics: Mapping[str, Any]) -> Objective:
+        """Itself with the band that an update recorded in its metrics."""
+        return self
+
+    def survival(self, rows: Responses) -> Callable[[float], Array]:
+        """For an objective that bends weights softly: what survives of each response, as a function of `scaled`'s k."""
+        return default_survival(self, rows)
+
+    def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
+        """Itself with the range that clips this share of the responses that have a gradient."""
+        return at_rate(self, rows, clip_rate)
+
+    @property
+    def clip_parameters(self) -> dict[str, Any]:
+        """The parameters of its clip range."""
+        return {name: getattr(self, name) for name in self.clip_fields}
+
+    # --- the loss ---------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        totals: Totals | None = None,
+        staleness: int = 0,
+        ref_logprobs: Tensor | None = None,
+        entropy: Tensor | None = None,
+        sampler_logprobs: Tensor | None = None,
+        sampler_weights: Tensor | None = None,
+    ) -> Output:
+        """The loss of a batch of B responses, padded anywhere to T positions.
+
+        logprobs, old_logprobs: (B, T) of the current and of the behaviour policy; advantages: (B,); mask: (B, T)
+        bool, the trained tokens. `totals` are the sums over the whole batch when this is only a part of it: the
+        losses of the parts then add up to the loss of the whole. `staleness` is the number of optimiser steps
+        since the answers were sampled; only objectives with a state look at it. `sampler_weights` (B, T) are those of
+        an engine that has corrected for its sampler already.
+        """
+        batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
+        surrogate = self.surrogate(batch)
+        metrics = dict(surrogate.metrics)
+        weights = None
+        if sampler_weights is not None:
+            if self.mismatch is not None:
+                raise ValueError("sampler_weights correct for the sampler already: leave the option mismatch out")
+            weights = _given(sampler_weights, "sampler_weights", "sampler_weights", batch)
+        elif self.mismatch is not None:
+            sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
+            weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
+            outside = changed.to(batch.lengths.dtype) if changed.dim() == 1 else batch.share(changed)
+            metrics["mismatch_outside"] = float(outside.mean())
+        loss = -self._policy(surrogate, weights, batch)
+        if self.kl is not None:
+            kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch), self.exponent_cap)
+            loss = loss + self.kl.coef * (kl.sum(-1) * self._row_scale(batch)).sum()
+            metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
+        if self.entropy_coef:
+            bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
+            loss = loss - self.entropy_coef * bonus
+        metrics |= _measure(batch, surrogate)
+        return Output(loss, batch.log_ratio.detach(), surrogate.accepted, batch.lengths, metrics)
+
+    def per_response(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B,) differentiable parts that add up to the policy objective, and (B,) the share of each that survived.
+
+        What `__call__` minimises, taken apart: same aggregation, without penalties and weights for the sampler.
+        """
+        surrogate = self.surrogate(batch)
+        if surrogate.slope is None:
+            return surrogate.value / batch.totals.sequences, surrogate.accepted
+        tokens = surrogate.value + surrogate.slope * (batch.logprobs - batch.logprobs.detach())
+        return masked(tokens, batch.mask).sum(-1) * self._row_scale(batch), surrogate.accepted
+
+    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
+        """Learn from the whole batch of an update, once, after it; only objectives with a state do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the objective has learnt, as plain numbers that JSON can hold; empty for most."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise ValueError(f"{self.name} keeps no state, so it cannot load one with keys {sorted(state)}")
+
+    def _row_scale(self, batch: Batch) -> Tensor | float:
+        """What the token sum of a response is multiplied by before responses are added up."""
+        if self.aggregation == "token_mean":
+            return 1 / batch.totals.tokens
+        if self.aggregation == "sequence_mean_of_sums":
+            return 1 / batch.totals.sequences
+        return 1 / (batch.lengths * batch.totals.sequences)
+
+    def _policy(self, surrogate: Surrogate, weights: Tensor | None, batch: Batch) -> Tensor:
+        """The mean of the surrogate, weighted for the sampler's mismatch: a differentiable scalar."""
+        value, slope = surrogate.value, surrogate.slope
+        if slope is None:
+            if weights is not None:
+                value = value * (weights if weights.dim() == 1 else batch.share(weights))
+            return value.sum() / batch.totals.sequences
+        with torch.no_grad():
+            scale = torch.as_tensor(self._row_scale(batch), dtype=value.dtype, device=value.device).reshape(-1, 1)
+            if weights is not None:
+                scale = scale * (weights if weights.dim() == 2 else weights.unsqueeze(-1))
+            total, slope = _masked_product(value, scale, batch.mask).sum(), _masked_product(slope, scale, batch.mask)
+        return with_slope(batch.logprobs, total, slope)
+
+
+def _masked_product(tokens: Tensor, scale: Tensor, mask: Tensor) -> Tensor:
+    """tokens * scale, 0 where masked out; in place if `tokens` is (B, T) already."""
+    if tokens.shape == mask.shape:
+        return tokens.mul_(scale).masked_fill_(~mask, 0.0)
+    return masked(tokens * scale, mask)
+
+
+def _given(value: Tensor | None, name: str, option: str, batch: Batch) -> Tensor:
+    if value is None:
+        raise ValueError(f"the option {option} needs {name}: pass it to the call, shape (B, T)")
+    if value.shape != batch.mask.shape:
+        raise ValueError(f"{name} must have the shape of mask, {tuple(batch.mask.shape)}, not {tuple(value.shape)}")
+    return value
+
+
+def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
+    """Statistics of this batch alone, from one transfer of per-response numbers.
+
+    The clip rate is of answers with an advantage: the others have no gradient that clipping could remove.
+    """
+    has_gradient = ratios.has_gradient(batch.advantages)
+    if has_gradient.dim() == 2:
+        has_gradient = (has_gradient & batch.mask).any(-1)
+    columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped, has_gradient]
+    S, L, accepted, capped, pulls = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
+    return {
+        "clip_rate": float(((1 - accepted) * pulls).sum() / pulls.sum().clamp(min=1)),
+        "capped": float(capped.mean()),
+        **ratio_statistics(S.numpy(), L.numpy()),
+        "on_policy": float(not S.any()),
+    }
+
+
+def ratio_statistics(S: Array, L: Array) -> dict[str, float]:
+    """mu, sigma and ess of the log-ratios of a batch, under the names that metrics have."""
+    mu = ratios.drift(S, L)
+    return {"mu": mu, "sigma": ratios.scale(S, L, mu), "ess": ratios.effective_share(S)}

@@ -1,0 +1,1 @@
+"""Objectives that clip or weigh the ratio of each token."""

@@ -1,0 +1,22 @@
+"""PPO (arXiv 1707.06347) without a critic, as verl's `vanilla`: mean over all tokens of the batch.
+
+    J = sum_{i,t} min( r A , clip(r, 1 - 0.2, 1 + 0.2) A ) / tokens
+
+r token ratio, A advantage; sums over responses i and their tokens t. verl adds a dual clip of 3 by default: set
+dual_clip=3.0 for that.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fspo.objectives.objective import Aggregation
+from fspo.objectives.token.token_clip import TokenClip
+
+
+class PPO(TokenClip):
+    """PPO with its published defaults."""
+
+    name: ClassVar[str] = "ppo"
+    summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, mean over tokens"
+    aggregation: ClassVar[Aggregation] = "token_mean"

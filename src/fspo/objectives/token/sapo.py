@@ -1,0 +1,56 @@
+"""SAPO (arXiv 2511.20347): a soft sigmoid gate in place of the clip.
+
+    J = mean_i mean_t (4 / tau) sigmoid( tau (r - 1) ) A,     tau = tau_pos where A > 0, else tau_neg
+
+r token ratio, A advantage. The gate's slope is 1 at r = 1 and falls off smoothly either side, faster where A <= 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fspo.objectives.batch import Batch
+from fspo.objectives.clipping import Array, Responses
+from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.primitives import capped_ratio
+
+
+class SAPO(Objective):
+    """Token ratio through a sigmoid gate."""
+
+    name: ClassVar[str] = "sapo"
+    summary: ClassVar[str] = "token ratio through a soft sigmoid gate, mean over tokens then over responses"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
+    clip_fields: ClassVar[tuple[str, ...]] = ("tau_pos", "tau_neg")
+    needs_tokens: ClassVar[bool] = True
+
+    tau_pos: float = Field(1.0, gt=0, description="steepness of the gate where A > 0")
+    tau_neg: float = Field(1.05, gt=0, description="steepness of the gate where A <= 0")
+
+    def scaled(self, k: float) -> SAPO:
+        """The gate is k times as wide: its steepness is divided by k."""
+        return self.model_copy(update={"tau_pos": self.tau_pos / k, "tau_neg": self.tau_neg / k})
+
+    def survival(self, rows: Responses) -> Callable[[float], Array]:
+        assert rows.tokens is not None
+        off = np.expm1(np.minimum(rows.tokens, self.exponent_cap))
+        off *= rows.per_token(np.where(rows.sign > 0, self.tau_pos, self.tau_neg))
+        # 4 g (1 - g) of the gate g = sigmoid(x)
+        return lambda k: rows.token_mean(1 / np.cosh(np.minimum(np.abs(off / k) / 2, 300)) ** 2)
+
+    @torch.no_grad()
+    def surrogate(self, batch: Batch) -> Surrogate:
+        A = batch.token_advantages
+        tau = torch.where(A > 0, self.tau_pos, self.tau_neg).to(A.dtype)
+        ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
+        gate = (ratio - 1).mul_(tau).sigmoid_().masked_fill_(~batch.mask, 0)
+        # The gate's slope is 4 g (1 - g) times the ratio; sums and products in place, so that few tensors are held.
+        accepted = 4 * (gate.sum(-1) - torch.einsum("bt,bt->b", gate, gate)) / batch.lengths
+        slope = ratio.mul_(gate)
+        slope = slope.addcmul_(slope, gate, value=-1).mul_(4 * A)
+        return Surrogate(gate.mul_(4 / tau * A), accepted.clamp(0, 1), batch.share(capped), slope=slope)

@@ -1,0 +1,187 @@
+// The script of reports, audits and comparisons: the slider over steps, search in the answers, values under the pointer,
+// and, on the page that `fspo watch` serves, updates of the content. Without it the page can still be read.
+"use strict";
+
+// --- the slider of a heat map --------------------------------------------------------------------------------------
+
+function frameOf(svg) {
+  const [left, right, top, bottom, x0, x1, y0, y1] = svg.dataset.frame.split(" ").map(Number);
+  return {
+    left, right, top, bottom, x0, x1, y0, y1,
+    px: (x) => left + ((x - x0) / (x1 - x0)) * (right - left),
+    py: (y) => bottom - ((y - y0) / (y1 - y0)) * (bottom - top),
+  };
+}
+
+function drawSpan(figure, data, k) {
+  const [heat, bars] = all("svg", figure);
+  const [first, last] = data.spans[k];
+  const marker = heat.querySelector(".marker");
+  const { px } = frameOf(heat);
+  marker.setAttribute("x", px(first - 0.5));
+  marker.setAttribute("width", px(last + 0.5) - px(first - 0.5));
+  const { py, bottom } = frameOf(bars);
+  all("g > g", bars).filter((g) => g.querySelector("rect.bar")).forEach((g, bin) => {
+    const bar = g.querySelector("rect.bar");
+    if (bin >= data.names.length) return;
+    const cell = data.cells[k][bin];
+    const [count, rate, low, high] = cell || [0, 0, 0, 0];
+    const middle = Number(bar.getAttribute("x")) + Number(bar.getAttribute("width")) / 2;
+    bar.setAttribute("y", py(rate));
+    bar.setAttribute("height", bottom - py(rate));
+    const end = (y) => `M${middle - 3} ${py(y)}h6`;
+    g.querySelector(".whisker").setAttribute(
+      "d", cell ? `M${middle} ${py(low)}V${py(high)}${end(low)}${end(high)}` : "");
+    const said = cell ? `${percent(rate)} (${percent(low)} to ${percent(high)}), ${count} answers` : "no answers";
+    g.querySelector("title").textContent = `clip rate, ${data.names[bin]}: ${said}`;
+  });
+  bars.querySelector("desc").textContent = data.texts[k];
+  figure.querySelector("output").textContent = data.texts[k];
+}
+
+function sliders() {
+  for (const figure of all("figure[data-slider]")) {
+    const data = JSON.parse(figure.querySelector("script").textContent);
+    const input = figure.querySelector("input[type=range]");
+    const draw = () => {
+      drawSpan(figure, data, Number(input.value));
+      input.setAttribute("aria-valuetext", data.texts[Number(input.value)]);
+    };
+    input.hidden = figure.querySelector("label").hidden = false;
+    input.addEventListener("input", draw);
+    draw();
+  }
+}
+
+// --- search --------------------------------------------------------------------------------------------------------
+
+function search() {
+  const input = document.getElementById("search");
+  if (!input) return;
+  input.parentElement.hidden = false;
+  const steps = all("details.step").map((step) => ({
+    step,
+    open: step.open,
+    answers: all(".answer", step).map((answer) => ({ answer, text: answer.textContent.toLowerCase() })),
+  }));
+  const total = steps.reduce((sum, { answers }) => sum + answers.length, 0);
+  const run = () => {
+    const wanted = input.value.trim().toLowerCase();
+    let found = 0;
+    for (const { step, answers, open } of steps) {
+      let here = 0;
+      for (const { answer, text } of answers) {
+        answer.hidden = !text.includes(wanted);
+        here += !answer.hidden;
+      }
+      step.hidden = here === 0;
+      step.open = wanted ? here > 0 : open;
+      found += here;
+    }
+    document.getElementById("found").textContent = wanted ? `${found} of ${total} answers` : `${total} answers`;
+  };
+  input.addEventListener("input", run);
+  run();
+}
+
+// --- values under the pointer --------------------------------------------------------------------------------------
+
+function nearest(line, x) {
+  // A path is "M x y x y ...", so its numbers come in pairs; a gap starts a new "M".
+  const numbers = line.getAttribute("d").match(/-?[\d.]+/g).map(Number);
+  let best = null;
+  for (let k = 0; k + 1 < numbers.length; k += 2) {
+    if (best === null || Math.abs(numbers[k] - x) < Math.abs(best[0] - x)) best = [numbers[k], numbers[k + 1]];
+  }
+  return best;
+}
+
+function tips() {
+  const tip = document.createElement("div");
+  tip.id = "tip";
+  tip.hidden = true;
+  tip.setAttribute("aria-hidden", "true"); // each chart's description has the figures for screen readers
+  document.body.append(tip);
+  const hide = () => (tip.hidden = true);
+  document.addEventListener("pointermove", (event) => {
+    const svg = event.target instanceof Element ? event.target.closest("svg[data-frame]") : null;
+    const lines = svg ? all("path[data-label]", svg).filter((line) => !/h0/.test(line.getAttribute("d"))) : [];
+    if (!lines.length || event.target.closest("circle")) return hide();
+    const box = svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+    const { left, right, top, bottom, x0, x1, y0, y1 } = frameOf(svg);
+    if (x < left - 4 || x > right + 4) return hide();
+    const points = lines.map((line) => [line.dataset.label, nearest(line, x)]);
+    const at = points.reduce((a, b) => (Math.abs(b[1][0] - x) < Math.abs(a[1][0] - x) ? b : a))[1][0];
+    const step = x0 + ((at - left) / (right - left)) * (x1 - x0);
+    // Values are read off the drawing, whose coordinates have one decimal.
+    const digits = Math.max(0, 3 - Math.ceil(Math.log10(Math.max(Math.abs(y0), Math.abs(y1)))));
+    const value = ([, y]) => (y0 + ((bottom - y) / (bottom - top)) * (y1 - y0)).toFixed(digits);
+    const named = svg.dataset.x || "x";
+    const where = x1 - x0 > 20 ? Math.round(step) : step.toFixed(2);
+    tip.textContent = [`${named} ${where}`, ...points.filter(([, p]) => Math.abs(p[0] - at) < 2)
+      .map(([label, p]) => `${label}: ${value(p)}`)].join("\n");
+    tip.hidden = false;
+    const room = document.body.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(4, Math.min(room, event.pageX + 14))}px`;
+    tip.style.top = `${event.pageY + 16}px`;
+  });
+  document.addEventListener("pointerleave", hide);
+  document.addEventListener("scroll", hide, { passive: true });
+}
+
+// --- live ----------------------------------------------------------------------------------------------------------
+
+function swap(text) {
+  const main = document.querySelector("main");
+  const ranges = new Map(all("input[type=range]", main).map((r) => [r.id, r.value === r.max ? null : r.value]));
+  const open = new Map(all("details[id]", main).map((d) => [d.id, d.open]));
+  const wanted = document.getElementById("search")?.value ?? "";
+  const active = document.activeElement;
+  const focus = main.contains(active) && active.id ? [active.id, active.selectionStart, active.selectionEnd] : null;
+  const scroll = [scrollX, scrollY];
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  main.replaceChildren(...fresh.body.childNodes);
+  for (const range of all("input[type=range]", main)) {
+    const value = ranges.get(range.id); // a slider at its end stays at the newest steps
+    if (value != null) range.value = value;
+  }
+  if (!wanted) all("details[id]", main).forEach((d) => open.has(d.id) && (d.open = open.get(d.id)));
+  if (wanted) document.getElementById("search").value = wanted;
+  sliders();
+  search();
+  if (focus) {
+    const element = document.getElementById(focus[0]);
+    element?.focus({ preventScroll: true });
+    if (focus[1] != null) element?.setSelectionRange(focus[1], focus[2]);
+  }
+  scrollTo(...scroll);
+}
+
+async function live() {
+  const status = document.getElementById("status");
+  let version = root.dataset.live;
+  let changed = new Date().toLocaleTimeString();
+  for (;;) {
+    try {
+      const answer = await fetch("main", { headers: { "If-None-Match": version }, cache: "no-store" });
+      if (answer.status === 200) {
+        swap(await answer.text());
+        version = answer.headers.get("ETag");
+        changed = new Date().toLocaleTimeString();
+      }
+      const good = answer.status === 200 || answer.status === 304;
+      status.textContent = good ? `live, last change ${changed}` : await answer.text();
+    } catch {
+      status.textContent = "no connection: fspo watch has ended";
+    }
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  sliders();
+  search();
+  tips();
+  if (root.dataset.live !== undefined) live();
+});

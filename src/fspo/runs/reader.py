@@ -1,0 +1,189 @@
+"""Reads a run folder, for the report, the comparison and whoever else asks.
+
+Nothing but the folder has to exist: what is missing, torn or of another shape is named in `notes`, and the rest is
+read. Memory is bounded: answers are kept from some steps only, and rows are read by whoever needs them (`rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from fspo.files import BadLine, json_lines
+from fspo.runs.schema import FORMAT, Cosine, Evaluated, Facts, Line, Metrics, Sample, Timing, UpdateState
+from fspo.text import slug
+
+SAMPLE_STEPS = 40  # at most this many steps' answers are kept, evenly spread
+SAMPLES_PER_STEP = 4
+LONGEST_TEXT = 2000  # characters of a prompt or an answer that are kept
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds, but for its rows."""
+
+    folder: Path
+    label: str = ""  # the name to show, where the folder's own is not enough
+    facts: Facts = field(default_factory=Facts)
+    config: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Metrics] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    evaluations: list[Evaluated] = field(default_factory=list)
+    cosine: list[Cosine] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)  # of steps spread over the run, first and last included
+    notes: list[str] = field(default_factory=list)  # what is missing or could not be read
+
+    @property
+    def name(self) -> str:
+        return self.label or self.folder.resolve().name
+
+    @property
+    def objective(self) -> dict[str, Any]:
+        """Name and parameters, as the configuration has them."""
+        value = self.config.get("objective")
+        return value if isinstance(value, dict) else {"name": value} if isinstance(value, str) else {}
+
+
+def load_all(folders: Sequence[str | Path]) -> list[Run]:
+    """Several runs, each with a name of its own."""
+    runs = [load(folder) for folder in folders]
+    if len({slug(run.name) for run in runs}) == len(runs):
+        return runs
+    return [replace(run, label=f"{k}: {run.name}") for k, run in enumerate(runs, 1)]
+
+
+def load(folder: str | Path) -> Run:
+    """Read a run folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give the folder that `fspo train` wrote")
+    notes: list[str] = []
+    has_cosine = (folder / f"{Cosine.file}.jsonl").is_file()  # optional
+    return Run(
+        folder=folder,
+        facts=_facts(folder / "run.json", notes),
+        config=_config(folder / "config.yaml", notes),
+        metrics=_by_step(_noted(folder, Metrics, notes)),
+        timings=_by_step(_noted(folder, Timing, notes)),
+        evaluations=_by_split(_noted(folder, Evaluated, notes)),
+        cosine=_by_step(_noted(folder, Cosine, notes)) if has_cosine else [],
+        samples=_spread(_noted(folder, Sample, notes)),
+        notes=notes,
+    )
+
+
+def read_lines(folder: Path, kind: type[L]) -> list[L]:
+    """All lines of a file, in the order in which they were written; bad ones are left out."""
+    path = folder / f"{kind.file}.jsonl"
+    return [line for line in _lines(path, kind) if line is not None] if path.is_file() else []
+
+
+def last_state(folder: Path, step: int) -> UpdateState | None:
+    """What an engine knew about its updates after a step; of several lines the last one counts."""
+    found = [state for state in read_lines(folder, UpdateState) if state.step == step]
+    return found[-1] if found else None
+
+
+def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
+    """The lines of a file; None in the place of one that is torn or of another shape."""
+    for row in json_lines(path):
+        try:
+            yield None if isinstance(row, BadLine) else kind.model_validate(row)
+        except ValidationError:
+            yield None
+
+
+def _noted(folder: Path, kind: type[L], notes: list[str]) -> Iterator[L]:
+    path = folder / f"{kind.file}.jsonl"
+    if not path.is_file():
+        notes.append(f"{path.name} is missing: no {kind.what}.")
+        return
+    good = bad = 0
+    for line in _lines(path, kind):
+        if line is None:
+            bad += 1
+        else:
+            good += 1
+            yield line
+    if bad:
+        notes.append(f"{path.name}: {bad} unreadable line{'s' * (bad > 1)} left out.")
+    elif not good:
+        notes.append(f"{path.name} is empty: no {kind.what} yet.")
+
+
+def _by_step(lines: Iterator[L]) -> list[L]:
+    """In order, one line per step: after a resume the later line counts."""
+    table = {line.step: line for line in lines}
+    return [table[step] for step in sorted(table)]
+
+
+def _by_split(lines: Iterator[Evaluated]) -> list[Evaluated]:
+    table = {(line.step, line.split): line for line in lines}
+    return [table[key] for key in sorted(table)]
+
+
+def _spread(lines: Iterator[Sample]) -> list[Sample]:
+    """Answers of steps spread over the run: when too many steps are held, every second of them goes.
+
+    The last step always stays. Texts are cut here, so that memory is bounded by what is shown.
+    """
+    kept: dict[int, list[Sample]] = {}
+    last: tuple[int, list[Sample]] = (-1, [])
+    stride, seen = 1, -1
+    for line in lines:
+        step = line.step
+        if step not in kept and step != last[0]:
+            seen += 1
+            last = (step, [])
+            if seen % stride == 0:
+                kept[step] = last[1]
+            if len(kept) > SAMPLE_STEPS:
+                stride *= 2
+                kept = {s: kept[s] for s in list(kept)[::2]}
+        target = kept.get(step, last[1] if step == last[0] else [])
+        if len(target) < SAMPLES_PER_STEP:
+            short = {"prompt": _cut(line.prompt), "completion": _cut(line.completion)}
+            target.append(line.model_copy(update=short))
+    if last[1]:
+        kept[last[0]] = last[1]
+    return [line for step in sorted(kept) for line in kept[step]]
+
+
+def _cut(text: str) -> str:
+    left = len(text) - LONGEST_TEXT
+    return text[:LONGEST_TEXT] + (f"\n… {left:,} more characters" if left > 0 else "")
+
+
+def _facts(path: Path, notes: list[str]) -> Facts:
+    try:
+        facts = Facts.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return Facts()
+    except (ValidationError, OSError):
+        notes.append("run.json cannot be read: which version wrote this folder is not known.")
+        return Facts()
+    if facts.format > FORMAT:
+        notes.append(f"run.json says format {facts.format}, and this version knows up to {FORMAT}: update fspo.")
+    return facts
+
+
+def _config(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        notes.append("config.yaml is missing: the configuration is not shown.")
+        return {}
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+    except yaml.YAMLError as error:
+        notes.append(f"config.yaml cannot be read: {str(error).splitlines()[0]}.")
+        return {}
+    if not isinstance(config, dict):
+        notes.append("config.yaml is not a mapping: the configuration is not shown.")
+        return {}
+    return config

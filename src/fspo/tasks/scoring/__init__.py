@@ -1,0 +1,5 @@
+"""Scores answers: in the trainer's process if that is safe, else in processes that can be killed."""
+
+from fspo.tasks.scoring.scorer import Score, Scorer
+
+__all__ = ["Score", "Scorer"]

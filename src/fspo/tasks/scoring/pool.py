@@ -1,0 +1,232 @@
+"""The trainer's side of the scoring processes: sends samples, enforces time limits, replaces dead workers.
+
+One process, the fork server (see `worker`), imports the task once and forks the workers. It has no threads, so that
+forking is safe whatever the trainer runs, and a replacement takes milliseconds. Every process that a reward starts is a
+descendant of the fork server and ends with it, also when the trainer is killed.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+
+from fspo.tasks.task import Example, Task
+
+STARTUP = 120.0  # seconds for the imports of the task
+CHUNK = 32  # most samples sent to a worker at once; the time limit is per sample
+LAUNCH = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from fspo.tasks.scoring.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+Result = tuple[float | None, str | None, str]
+
+
+@dataclass
+class _Slot:
+    """One worker: its connection, the samples sent to it, and the deadline of the first of them."""
+
+    number: int
+    connection: Connection
+    generation: int
+    pending: deque[int] = field(default_factory=deque)
+    deadline: float = 0.0
+
+
+class Pool:
+    """Scoring processes of one task."""
+
+    def __init__(self, task: Task, workers: int, timeout: float, memory_mb: int) -> None:
+        self._setup = pickle.dumps((task, memory_mb))
+        self._workers = workers
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._results: list[Result | None] = []
+        self._todo: deque[int] = deque()
+        self._suspects: set[int] = set()  # samples that were being scored when the fork server died
+        self._start()
+
+    def run(self, items: Sequence[tuple[Example, str]]) -> list[Result]:
+        """Score all items; the results are in the order of the items."""
+        with self._lock:
+            self._results = [None] * len(items)
+            self._todo = deque(range(len(items)))
+            self._suspects = set()
+            try:
+                while self._todo or any(slot.pending for slot in self._slots):
+                    self._hand_out(items)
+                    self._collect()
+            except BaseException:  # an interrupt: results of these samples must not arrive in the next call
+                for slot in self._slots:
+                    if slot.pending:
+                        self._replace(slot)
+                raise
+            return [result for result in self._results if result is not None]
+
+    def close(self) -> None:
+        """End the fork server and all its workers."""
+        for slot in self._slots:
+            slot.connection.close()
+        self._control.close()  # closing the connection ends the fork server
+        try:
+            self._server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._notices = b""
+        arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C in the terminal must reach the trainer only
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self._slots: list[_Slot] = []
+        assert self._server.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._server.stdin as stdin:
+            stdin.write(self._setup)
+        self._await_ready()
+        self._slots = [self._fork(number) for number in range(self._workers)]
+
+    def _await_ready(self) -> None:
+        end = time.monotonic() + STARTUP
+        while b"\n" not in self._notices and wait([self._control], max(0.0, end - time.monotonic())):
+            data = self._control.recv(65536)
+            if not data:
+                break
+            self._notices += data
+        line, _, self._notices = self._notices.partition(b"\n")
+        problem = json.loads(line)["error"] if line else "it ended or did not reply while importing"
+        if problem:
+            self.close()
+            raise ValueError(f"the scoring process could not load the task: {problem}")
+
+    def _fork(self, number: int) -> _Slot:
+        """A new worker in this slot; the fork server first kills the old one and its children."""
+        self._generation += 1
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [struct.pack("!II", number, self._generation)], [theirs.fileno()])
+        return _Slot(number, Connection(ours.detach()), self._generation)
+
+    def _replace(self, slot: _Slot) -> None:
+        slot.connection.close()
+        try:
+            self._slots[slot.number] = self._fork(slot.number)
+        except OSError:
+            self._restart()
+
+    def _restart(self) -> None:
+        """Replace a fork server that died; the samples being scored at that moment are tried once more."""
+        for slot in self._slots:
+            if slot.pending and slot.pending[0] not in self._suspects:
+                self._suspects.add(slot.pending[0])
+                self._todo.extendleft(reversed(slot.pending))
+                slot.pending.clear()
+            self._blame(slot, "crash", "the scoring processes ended")
+        self.close()
+        self._start()
+
+    def _hand_out(self, items: Sequence[tuple[Example, str]]) -> None:
+        for slot in list(self._slots):
+            if slot.pending or not self._todo:
+                continue
+            fair = -(-len(self._todo) // (2 * self._workers))
+            chunk = [self._todo.popleft() for _ in range(min(CHUNK, fair))]
+            try:
+                slot.connection.send([items[i] for i in chunk])
+            except OSError:  # the worker died while idle: no sample failed
+                self._todo.extendleft(reversed(chunk))
+                self._replace(slot)
+                continue
+            slot.pending.extend(chunk)
+            slot.deadline = time.monotonic() + self._timeout
+
+    def _collect(self) -> None:
+        """Wait for results, notices or the next deadline, and handle all that have arrived."""
+        busy = [slot for slot in self._slots if slot.pending]
+        due = min((slot.deadline for slot in busy), default=0.0)
+        ready = wait([*(slot.connection for slot in busy), self._control], max(0.0, due - time.monotonic()))
+        for slot in busy:
+            if slot.connection in ready:
+                self._drain(slot)
+        if self._control in ready:
+            self._read_notices()
+        for slot in list(self._slots):
+            if slot.pending and time.monotonic() > slot.deadline and self._drain(slot) and slot.pending:
+                self._fail(slot, "timeout", f"no score after {self._timeout:g} s")
+
+    def _drain(self, slot: _Slot) -> bool:
+        """Store the results that have arrived; False if the worker is gone."""
+        try:
+            while slot.pending and slot.connection.poll(0):
+                value, failure, detail = json.loads(slot.connection.recv_bytes())
+                self._results[slot.pending.popleft()] = (value, failure, detail)
+                slot.deadline = time.monotonic() + self._timeout
+                if failure == "memory":  # the heap of this worker may be damaged
+                    self._todo.extendleft(reversed(slot.pending))
+                    self._replace(slot)
+                    return False
+        except (EOFError, OSError, ValueError):
+            if self._server_died():
+                self._restart()
+            else:
+                self._fail(slot, "crash", "the scoring process ended")
+            return False
+        return True
+
+    def _read_notices(self) -> None:
+        """Handle notices of dead workers: a worker's own connection stays open while its children hold it."""
+        data = self._control.recv(65536)
+        if not data:
+            self._restart()
+            return
+        *lines, self._notices = (self._notices + data).split(b"\n")
+        for line in lines:
+            notice = json.loads(line)
+            slot = self._slots[notice["slot"]]
+            if slot.generation != notice["generation"] or not self._drain(slot):
+                continue
+            if slot.pending:
+                self._fail(slot, "crash", f"the scoring process ended with status {notice['status']}")
+            else:
+                self._replace(slot)
+
+    def _server_died(self) -> bool:
+        """Whether the fork server has died, not only a worker: its connection closes before its workers die."""
+        try:
+            return self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _blame(self, slot: _Slot, failure: str, detail: str) -> None:
+        """Record a failure of the first pending sample and queue the others again."""
+        if slot.pending:
+            self._results[slot.pending.popleft()] = (None, failure, detail)
+            self._todo.extendleft(reversed(slot.pending))
+            slot.pending.clear()
+
+    def _fail(self, slot: _Slot, failure: str, detail: str) -> None:
+        """Record a failure of the first pending sample and replace the worker."""
+        self._blame(slot, failure, detail)
+        self._replace(slot)

@@ -1,0 +1,188 @@
+"""The scoring processes: a fork server that imports the task, and the workers that it forks."""
+
+import contextlib
+import ctypes
+import json
+import math
+import numbers
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fspo.tasks.task import Example, Task
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(control_fd: int, trainer: int) -> None:
+    """The fork server: fork a worker per order, report dead workers, and end with the trainer."""
+    control = socket.socket(fileno=control_fd)
+    wake, wake_write = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_write, False)
+    problem = None
+    try:
+        task, memory_mb = pickle.load(sys.stdin.buffer)
+        task.prepare()
+    except BaseException as error:
+        problem = _message(error)
+    _silence()
+    control.sendall(json.dumps({"error": problem}).encode() + b"\n")
+    if problem:
+        return
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    workers: dict[int, tuple[int, int]] = {}  # process id -> (slot, generation)
+    while os.getppid() == trainer:
+        ready, _, _ = select.select([control_fd, wake], [], [], 1.0)
+        if control_fd in ready:
+            try:
+                order, fds, _, _ = socket.recv_fds(control, 8, 1)
+            except OSError:
+                break
+            if not order:
+                break
+            slot, generation = struct.unpack("!II", order)
+            for pid in [pid for pid, (taken, _) in workers.items() if taken == slot]:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                del workers[pid]
+            _kill_children(keep=workers)
+            server, pid = os.getpid(), os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for fd in (control_fd, wake, wake_write):
+                    os.close(fd)
+                _work(Connection(fds[0]), task, memory_mb, server)
+            os.close(fds[0])
+            workers[pid] = (slot, generation)
+        if wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+            if dead := _reap(workers):
+                try:
+                    control.sendall(b"".join(json.dumps(notice).encode() + b"\n" for notice in dead))
+                except OSError:
+                    break
+    _kill_children(keep={})
+
+
+def _reap(workers: dict[int, tuple[int, int]]) -> list[dict[str, int]]:
+    """Notices of the workers that have ended since the last call."""
+    dead = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid in workers:
+                slot, generation = workers.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                dead.append({"slot": slot, "generation": generation, "status": code})
+    return dead
+
+
+def _work(connection: Connection, task: Task, memory_mb: int, server: int) -> None:
+    """A worker: score the samples that arrive until the connection closes; never returns."""
+    os.setsid()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(0)
+    me = os.getpid()
+    _limit_memory(memory_mb)
+    while True:
+        try:
+            batch = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        for example, completion in batch:
+            result = evaluate(task, example, completion)
+            if os.getpid() != me:  # the reward forked, and this is the new process
+                os._exit(0)
+            _kill_children(keep={})
+            try:
+                connection.send_bytes(json.dumps(result).encode())
+            except OSError:
+                os._exit(1)
+            if result[1] == "memory":
+                os._exit(0)
+
+
+def evaluate(task: Task, example: Example, completion: str) -> tuple[float | None, str | None, str]:
+    """A score, or the kind of failure and its message; an exception of the reward is not raised."""
+    try:
+        value: Any = task.score(example, completion)
+        if not isinstance(value, numbers.Real):
+            return None, "error", f"the reward returned {value!r:.100}, which is not a number"
+        if not math.isfinite(value):
+            return None, "error", f"the reward returned {value!r}, which is not finite"
+        return float(value), None, ""
+    except MemoryError:
+        return None, "memory", "the memory limit was reached"
+    except BaseException as error:
+        return None, "error", _message(error)
+
+
+def _message(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()[-500:]
+
+
+def _silence() -> None:
+    """Keep the output of rewards away from the trainer's terminal."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+
+
+def _limit_memory(memory_mb: int) -> None:
+    """Limit the address space to what is in use after the imports, plus `memory_mb`."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/statm") as statm:
+            taken = int(statm.read().split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux: the limit would not be enforced anyway
+        return
+    limit = taken + memory_mb * 2**20
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _kill_children(keep: dict[int, tuple[int, int]]) -> None:
+    """Kill all descendants of this process except the workers in `keep` and their descendants."""
+    for _ in range(200):
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        import psutil
+
+        children = [child for child in psutil.Process().children() if child.pid not in keep]
+        if not children:
+            return
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (*child.children(recursive=True), child):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
+        time.sleep(0.001)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,114 @@
+"""The interface of a task: a deterministic stream of prompts, and a reward for an answer."""
+
+import hashlib
+import random
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fspo.settings import Settings
+
+# Prompts and solutions of the built-in tasks use these characters only, so that one small character tokenizer is
+# enough for all of them.
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n+-*/=:;,.?!()[]{}<>|"
+
+# The hash of a problem's text modulo 10 decides its split. No problem is in two splits, whatever the seed and the
+# parameters that generated it.
+SPLITS = {"eval": (0,), "validation": (1,), "train": (2, 3, 4, 5, 6, 7, 8, 9)}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and everything needed to score an answer to it."""
+
+    prompt: str
+    answer: Any  # can be written as JSON
+    task: str
+    index: int
+    difficulty: float = 0.0  # in [0, 1]; 0 if unknown
+    solution: str | None = None  # a completion that earns the full reward; None if unknown
+    attributes: dict[str, str | float] = field(default_factory=dict)
+
+
+class Task(Settings):
+    """A source of prompts and the reward of their answers; its fields are its parameters."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    # Whether answers are scored in the trainer's process: only if time and memory of `score` are bounded.
+    trusted: ClassVar[bool] = False
+    # The parameter that is set by the text after the colon, as in `jsonl:PATH`.
+    argument: ClassVar[str | None] = None
+
+    seed: int = Field(default=0, ge=0, description="Seed of the stream of prompts.")
+
+    @classmethod
+    def owner(cls) -> str:
+        return f"task {cls.name}"
+
+    @property
+    def label(self) -> str:
+        """The name with its argument, as it is written in a configuration."""
+        return f"{self.name}:{getattr(self, self.argument)}" if self.argument else self.name
+
+    def example(self, split: str, index: int) -> Example:
+        """The prompt at `index`: a function of the parameters, the split and the index only."""
+        raise NotImplementedError
+
+    def score(self, example: Example, completion: str) -> float:
+        """The reward of a completion (its text without the end-of-sequence token)."""
+        raise NotImplementedError
+
+    def size(self, split: str) -> int | None:
+        """How many different prompts a split has; None if they are generated without end."""
+        check_split(split)
+        return None
+
+    def component(self, example: Example) -> "Task":
+        """The task that scores this example; in a mixture, one of its parts."""
+        return self
+
+    def components(self) -> tuple["Task", ...]:
+        """The parts of a mixture; of any other task, the task itself."""
+        return (self,)
+
+    def prepare(self) -> None:
+        """Import what `score` needs, so that this does not count against the time limit of the first answer."""
+
+
+def check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}: use one of {', '.join(SPLITS)}")
+
+
+def check_index(index: int) -> None:
+    if index < 0:
+        raise ValueError(f"example index {index} is negative: indices start at 0")
+
+
+def stable_hash(*parts: object) -> int:
+    """A 64-bit hash that is the same in every process and on every machine, unlike Python's `hash`."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
+def generator(*parts: object) -> random.Random:
+    """A random generator seeded by these parts."""
+    return random.Random(stable_hash(*parts))
+
+
+def in_split(content: str, split: str) -> bool:
+    """Whether the problem with this text belongs to the split."""
+    return stable_hash("split", content) % 10 in SPLITS[split]
+
+
+def prefix_share(completion: str, solution: str) -> float:
+    """Length of the common prefix over the length of the longer text; 1 only if they are equal."""
+    same = 0
+    for a, b in zip(completion, solution, strict=False):
+        if a != b:
+            break
+        same += 1
+    longest = max(len(completion), len(solution))
+    return same / longest if longest else 1.0

@@ -1,0 +1,148 @@
+"""Held-out evaluation: accuracy, avg@k and pass@k with intervals, by length and by difficulty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fspo.fairness.bins import cut
+from fspo.fairness.measure import wilson
+from fspo.model.loading import Policy
+from fspo.ratios import Floats
+from fspo.rollout.generate import generate
+from fspo.rollout.prompts import decode, encode
+from fspo.runs import Evaluated, Rate, RateBin
+from fspo.tasks import Task
+from fspo.tasks.scoring import Scorer
+
+SOLVED = 1.0 - 1e-9  # a graded reward counts as solved when it is whole
+PROMPTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of an evaluation."""
+
+    prompt: str
+    completion: str
+    reward: float | None
+    length: int
+    truncated: bool
+    difficulty: float
+    task: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy does on held-out prompts. `accuracy` is avg@k: the mean over all answers."""
+
+    split: str
+    prompts: int
+    samples: int
+    accuracy: float
+    interval: tuple[float, float]
+    reward: float
+    truncated: float
+    unscored: int
+    pass_at: dict[int, float]
+    pass_at_interval: dict[int, tuple[float, float]]
+    by_length: list[RateBin]
+    by_difficulty: list[RateBin]
+    by_task: dict[str, Rate]
+    answers: list[Answer] = field(repr=False)
+
+    def line(self, step: int) -> Evaluated:
+        """Everything but the answers, as a run folder keeps it."""
+        return Evaluated(step=step, **{key: value for key, value in vars(self).items() if key != "answers"})
+
+
+def evaluate(
+    policy: Policy,
+    task: Task,
+    scorer: Scorer,
+    *,
+    split: str = "eval",
+    prompts: int = 256,
+    samples: int = 1,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    seed: int = 0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    chat: bool | None = None,
+) -> Evaluation:
+    """Ask the first `prompts` prompts of the split, `samples` times each. An answer without a score counts as wrong."""
+    size = task.size(split)
+    prompts = prompts if size is None else min(prompts, size)
+    examples = [task.example(split, i) for i in range(prompts)]
+    answers: list[Answer] = []
+    for start in range(0, prompts, PROMPTS_AT_ONCE):
+        part = examples[start : start + PROMPTS_AT_ONCE]
+        rollout = generate(
+            policy, encode(policy, part, chat), samples, max_new_tokens=max_new_tokens, temperature=temperature,
+            seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p,
+        )  # fmt: skip
+        texts = decode(policy, rollout.completions)
+        asked = [part[g] for g in rollout.group]
+        scores = scorer.score(asked, texts)
+        answers += [
+            Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task)
+            for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
+        ]
+    return summarise(answers, split, prompts, samples)
+
+
+def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int) -> Evaluation:
+    """Rates and intervals; answers to the same prompt are neighbours."""
+    solved = np.array([a.reward is not None and a.reward >= SOLVED for a in answers], dtype=float)
+    by_prompt = solved.reshape(prompts, samples)
+    ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= samples]
+    estimates = {k: np.array([pass_at_k(samples, int(c), k) for c in by_prompt.sum(1)]) for k in ks}
+    # Answers to the same prompt are not independent: the interval is over prompts.
+    accuracy = float(solved.mean())
+    interval = wilson(solved.sum(), len(solved)) if samples == 1 else _interval(by_prompt.mean(1))
+    return Evaluation(
+        split=split,
+        prompts=prompts,
+        samples=samples,
+        accuracy=accuracy,
+        interval=interval,
+        reward=float(np.mean([a.reward or 0.0 for a in answers])),
+        truncated=float(np.mean([a.truncated for a in answers])),
+        unscored=sum(a.reward is None for a in answers),
+        pass_at={k: float(values.mean()) for k, values in estimates.items()},
+        pass_at_interval={k: _interval(values) for k, values in estimates.items()},
+        by_length=_by([a.length for a in answers], solved),
+        by_difficulty=_by([a.difficulty for a in answers], solved),
+        by_task={name: _rate(solved[[a.task == name for a in answers]]) for name in sorted({a.task for a in answers})},
+        answers=list(answers),
+    )
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """The chance that k of n answers, drawn without replacement, hold a correct one (arXiv 2107.03374)."""
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of a mean over prompts."""
+    draws = np.random.default_rng(seed).integers(0, len(values), (2000, len(values)))
+    low, high = np.quantile(values[draws].mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateBin]:
+    cells = cut(np.asarray(attribute, dtype=float), bins)
+    found = []
+    for k, (low, high) in enumerate(cells.ranges):
+        rate = _rate(solved[cells.index == k])
+        found.append(RateBin(low=low, high=high, count=rate.count, accuracy=rate.accuracy, interval=rate.interval))
+    return found
+
+
+def _rate(solved: Floats) -> Rate:
+    interval = wilson(float(solved.sum()), len(solved))
+    return Rate(count=len(solved), accuracy=float(solved.mean()), interval=interval)

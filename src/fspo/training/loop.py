@@ -1,0 +1,263 @@
+"""The training loop, to be read from top to bottom: sample, score, learn, measure, record, evaluate, save.
+
+    collect     prompts -> answers -> scores -> advantages       experience.py (rollout/, tasks/, advantages.py)
+    learn       the optimiser steps on a rollout                 update.py (model/, objectives/)
+    summarise   metrics, fairness of clipping, warnings          step_metrics.py (fairness/)
+    record      the run folder                                   runs/
+    evaluate    held-out accuracy                                evaluate.py
+    save        checkpoints                                      checkpoint.py
+
+Everything random is drawn from (seed, step), so that a run resumed from a checkpoint goes on bit by bit as if it had
+not stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fspo import objectives, tasks
+from fspo.config import TrainConfig
+from fspo.model.loading import Lora, Policy, load, set_threads
+from fspo.objectives import Objective
+from fspo.rollout import samplers
+from fspo.rollout.samplers import Sampler
+from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed
+from fspo.tasks import Task
+from fspo.tasks.scoring import Scorer
+from fspo.training import checkpoint
+from fspo.training.evaluate import evaluate
+from fspo.training.experience import Experience, collect
+from fspo.training.loggers import Logger, loggers
+from fspo.training.old_logprobs import OldLogProbs, policy_logprobs
+from fspo.training.step_metrics import rows_of, summarise
+from fspo.training.update import Learner, Update
+from fspo.training.warmup import warm_start
+
+
+class RunInterruptedError(Exception):
+    """Ctrl-C was pressed; the run is saved up to `step`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step}")
+        self.step = step
+
+
+def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
+    """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
+    observer = observer or NullObserver()
+    samplers.require(config.rollout)
+    with claimed(folder, resume=resume), ExitStack() as stack:
+        run = _prepared(config, folder, observer, stack)
+        if run.state.step == 0:
+            run.evaluate(0)
+        for step in range(run.state.step + 1, config.steps + 1):
+            run.step(step)
+            if run.asked_to_stop() and step < config.steps:
+                raise RunInterruptedError(step)
+        return run.policy
+
+
+def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: ExitStack) -> _Training:
+    """Everything that a run needs, loaded; nothing is written before all of it is there."""
+    checkpoints = folder / "checkpoints"
+    checkpoint.clean(checkpoints)
+    task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
+    start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
+    saved = checkpoint.latest(checkpoints)
+    policy = _policy(config, start, saved)
+    threads = set_threads(policy, config.model.threads)
+    objective = objectives.get(**config.objective)
+    reference = load(start, dtype=config.model.dtype, device=config.model.device) if objective.kl is not None else None
+    learner = Learner(policy, objective, config)
+    state = checkpoint.State()
+    if saved is not None:
+        state = checkpoint.read(saved, policy, learner.optimizer)
+        objective.load_state_dict(state.objective)
+        observer.note(f"resumed after step {state.step}")
+    scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
+    examiner = scorer
+    if config.eval.task is not None:
+        examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
+    wants_logprobs = objective.mismatch is not None
+    sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log", logprobs=wants_logprobs))
+    writer = RunWriter(folder, keep_rows=config.log.records)
+    writer.cut(state.step if saved is not None else -1)
+    writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
+    sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+    asked_to_stop = stack.enter_context(_interrupt(observer))
+    return _Training(
+        config, policy, reference, objective, learner, sampler, task, held_out, scorer, examiner, writer, sinks,
+        observer, asked_to_stop, state, [Experience.from_json(values, policy.device) for values in state.waiting],
+    )  # fmt: skip
+
+
+@dataclass
+class _Training:
+    """A run that is going."""
+
+    config: TrainConfig
+    policy: Policy
+    reference: Policy | None
+    objective: Objective
+    learner: Learner
+    sampler: Sampler
+    task: Task
+    held_out: Task
+    scorer: Scorer
+    examiner: Scorer  # scores held-out answers
+    writer: RunWriter
+    sinks: list[Logger]
+    observer: Observer
+    asked_to_stop: Callable[[], bool]
+    state: checkpoint.State
+    waiting: list[Experience]  # rollouts that are not trained on yet, with rollout.staleness
+
+    def step(self, step: int) -> None:
+        """One rollout, and the updates on it or on an older one."""
+        config, state, clock = self.config, self.state, _Clock()
+        sampled, state.next_index = collect(
+            self.policy, self.sampler, self.task, self.scorer, config, step, state.next_index
+        )
+        clock.lap("rollout")
+        self._take_logprobs(sampled)
+        self.waiting.append(sampled)
+        trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
+        updates = self.learner.learn(trained, step) if trained is not None else []
+        clock.lap("update")
+        state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
+        metrics = summarise(
+            sampled, trained, updates, config, step=step, lr=self.learner.learning_rate(step), skipped=state.skipped
+        )
+        self._record(metrics, sampled, trained, updates)
+        self._announce(metrics, clock.timing(step, sum(sampled.lengths)))
+        if state.skipped > config.update.max_skipped:
+            raise FloatingPointError(
+                f"{state.skipped} updates had no finite gradient, more than update.max_skipped = "
+                f"{config.update.max_skipped}: lower update.lr, or look at the last samples in {self.writer.folder}"
+            )
+        last = step == config.steps
+        if step % config.eval.every == 0 or last:
+            self.evaluate(step)
+        if step % config.checkpoint.every == 0 or last or self.asked_to_stop():
+            self._save()
+
+    def evaluate(self, step: int) -> None:
+        settings = self.config.eval
+        found = evaluate(
+            self.policy, self.held_out, self.examiner, split=settings.split, prompts=settings.prompts,
+            samples=settings.samples, max_new_tokens=self.config.rollout.max_new_tokens,
+            temperature=settings.temperature, seed=self.config.seed, chat=self.config.model.chat,
+        )  # fmt: skip
+        line = found.line(step)
+        self.writer.append(line)
+        self.observer.evaluation(line)
+        for sink in self.sinks:
+            sink.log(step, {"eval/accuracy": found.accuracy, "eval/reward": found.reward})
+
+    def _take_logprobs(self, sampled: Experience) -> None:
+        """Log-probs that must be taken now: pi_old, if the policy will have moved on, and the reference's."""
+        temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
+        if self.config.rollout.staleness:
+            sampled.old = OldLogProbs(policy_logprobs(self.policy, sampled.batch, temperature, budget))
+        if self.reference is not None:
+            sampled.reference = policy_logprobs(self.reference, sampled.batch, temperature, budget)
+
+    def _record(self, metrics: Metrics, sampled: Experience, trained: Experience | None, updates: list[Update]) -> None:
+        self.writer.append(metrics)
+        self.writer.rows(metrics.step, rows_of(updates, trained, metrics.step))
+        for u in updates:
+            if u.direction is not None:
+                found = u.direction
+                self.writer.append(
+                    Cosine(
+                        step=metrics.step, update=u.update, measured=found.measured, bound=float(found.bound),
+                        bound_tight=float(found.tight),
+                    )
+                )  # fmt: skip
+        for line in _samples(sampled, self.config.log.samples, metrics.step):
+            self.writer.append(line)
+
+    def _announce(self, metrics: Metrics, timing: Timing) -> None:
+        for kind, text in metrics.warnings.items():
+            if kind not in self.state.warned:
+                self.state.warned = sorted([*self.state.warned, kind])
+                self.observer.warn(text)
+        self.writer.append(timing)
+        self.observer.step(metrics, timing)
+        for sink in self.sinks:
+            sink.log(metrics.step, metrics.model_dump() | timing.model_dump())
+
+    def _save(self) -> None:
+        self.state.objective = self.objective.state_dict()
+        self.state.waiting = [experience.to_json() for experience in self.waiting]
+        folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
+        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, keep)
+
+
+def _policy(config: TrainConfig, start: str, saved: Path | None) -> Policy:
+    settings = config.model
+    lora = None if settings.lora is None else Lora(settings.lora.rank, settings.lora.alpha)
+    source = str(saved) if saved is not None and lora is None else start
+    policy = load(source, dtype=settings.dtype, device=settings.device, lora=lora, seed=config.seed)
+    policy.spec = start
+    return policy
+
+
+def _samples(experience: Experience, count: int, step: int) -> Iterator[Sample]:
+    """Answers spread over the groups of a step."""
+    n = len(experience.completions)
+    for i in sorted({round(k * (n - 1) / max(1, count - 1)) for k in range(min(count, n))}):
+        example = experience.examples[experience.group[i]]
+        yield Sample(
+            step=step,
+            task=example["task"],
+            prompt=example["prompt"],
+            completion=experience.texts[i],
+            reward=experience.rewards[i],
+            length=experience.lengths[i],
+            truncated=not experience.finished[i],
+        )
+
+
+class _Clock:
+    """Seconds of each phase of a step."""
+
+    def __init__(self) -> None:
+        self.began = self.last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now
+
+    def timing(self, step: int, tokens: int) -> Timing:
+        total = time.perf_counter() - self.began
+        return Timing(step=step, **self.laps, total=total, tokens_per_second=tokens / total)
+
+
+@contextmanager
+def _interrupt(observer: Observer) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish and be saved; the second stops at once."""
+    asked: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
+
+    try:
+        before = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread, which alone may handle signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)

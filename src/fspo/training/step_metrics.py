@@ -1,0 +1,159 @@
+"""The metrics of a step: its answers, what its updates did, the fairness of clipping, and warnings."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fspo import fairness, ratios
+from fspo.config import TrainConfig
+from fspo.objectives.clipping import Array
+from fspo.objectives.objective import ratio_statistics
+from fspo.runs import ClipBin, Metrics
+from fspo.runs.rows import COLUMNS
+from fspo.training.evaluate import SOLVED
+from fspo.training.experience import Experience
+
+if TYPE_CHECKING:
+    from fspo.training.update import Update
+
+FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
+
+
+def update_statistics(S: Array, L: Array, accepted: Array, advantage: Array) -> dict[str, Any]:
+    """mu, sigma, ess and clip rate of an update from all its rows, however it was split into micro-batches."""
+    found: dict[str, Any] = {"off_policy": ratios.off_policy(S, L), **ratio_statistics(S, L)}
+    with_gradient = ratios.has_gradient(advantage)
+    if with_gradient.any():
+        found["clip_rate"] = float(1 - accepted[with_gradient].mean())
+    return found
+
+
+def clipping(S: Array, L: Array, accepted: Array, bins: int) -> dict[str, Any]:
+    """What clipping did to responses of every length: (N,) log-ratios, lengths and shares that survived."""
+    report = fairness.measure(L, np.clip(accepted, 0, 1), bins=bins)
+    return {
+        "clip_rate": report.clip_rate,
+        "lre": report.lre,
+        "lre_interval": report.lre_interval,
+        "flatness": report.flatness,
+        "clip_by_length": [
+            ClipBin(low=b.low, high=b.high, count=b.count, clip_rate=b.clip_rate, interval=b.clip_interval)
+            for b in report.bins
+        ],
+        "log_ratio_size": float(np.abs(S).mean()),
+    }
+
+
+def summarise(
+    sampled: Experience, trained: Experience | None, updates: list[Update], config: TrainConfig, **known: Any
+) -> Metrics:
+    """The metrics of a step that sampled one rollout and trained on another (or on none yet).
+
+    `known` are the metrics that the loop itself keeps: step, lr and skipped.
+    """
+    counts = sampled.counts()
+    rewards = np.array(sampled.rewards)
+    scored = rewards[~np.isnan(rewards)]
+    values: dict[str, Any] = known | {
+        "reward": float(scored.mean()) if len(scored) else math.nan,
+        "accuracy_train": float((scored >= SOLVED).mean()) if len(scored) else math.nan,
+        "length": float(np.mean(sampled.lengths)),
+        "truncated": float(1 - np.mean(sampled.finished)),
+        "groups": counts.groups,
+        "groups_without_variance": counts.without_variance,
+        "groups_single": counts.single,
+        "unscored": counts.unscored,
+        "unscored_by_kind": sampled.failures,
+    }
+    if trained is not None:
+        values |= _update_metrics(updates, trained, config)
+    metrics = Metrics(**values)
+    return metrics.model_copy(update={"warnings": _warnings(metrics, config)})
+
+
+def _update_metrics(updates: list[Update], trained: Experience, config: TrainConfig) -> dict[str, Any]:
+    lengths, advantages = np.array(trained.lengths), np.array(trained.advantages)
+    done = [u for u in updates if not u.skipped]
+    moved = [u for u in done if u.off_policy]
+    result: dict[str, Any] = {"on_policy": not moved, "updates": len(updates)}
+    for key in ("loss", "grad_norm", "capped", "kl", "c_low", "c_high", "drift"):
+        values = [u.metrics[key] for u in done if key in u.metrics]
+        if values:
+            result[key] = float(np.mean(values))
+    if done:
+        result["kl"] = done[-1].metrics["kl"]  # of the last update: how far the step went
+        if trained.old is not None:
+            result["entropy"] = trained.old.entropy()
+    if moved:
+        S = np.concatenate([u.log_ratio.numpy() for u in moved])
+        L = np.concatenate([lengths[u.members] for u in moved])
+        accepted = np.concatenate([u.accepted.numpy() for u in moved])
+        with_gradient = ratios.has_gradient(np.concatenate([advantages[u.members] for u in moved]))
+        if with_gradient.any():
+            result |= clipping(S[with_gradient], L[with_gradient], accepted[with_gradient], config.log.bins)
+        result |= {"ess": min(u.metrics["ess"] for u in moved)}
+        result |= {key: moved[-1].metrics[key] for key in ("mu", "sigma")}
+    return result
+
+
+def rows_of(updates: list[Update], trained: Experience | None, step: int) -> dict[str, list[Any]]:
+    """One row per response and update, by column, see `fspo.runs.rows`."""
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    if trained is None:
+        return columns
+    lengths = trained.lengths
+    for update in updates:
+        for place, i in enumerate(update.members):
+            example = trained.examples[trained.group[i]]
+            row = {
+                "step": step,
+                "update": update.update,
+                "staleness": update.staleness,
+                "off_policy": update.off_policy,
+                "index": example["index"],
+                "task": example["task"],
+                "length": lengths[i],
+                "truncated": not trained.finished[i],
+                "reward": trained.rewards[i],
+                "advantage": trained.advantages[i],
+                "log_ratio": float(update.log_ratio[place]),
+                "accepted": float(update.accepted[place]),
+                "difficulty": example["difficulty"],
+                "attributes": example["attributes"],
+            }
+            for name, value in row.items():
+                columns[name].append(value)
+    return columns
+
+
+def _warnings(metrics: Metrics, config: TrainConfig) -> dict[str, str]:
+    """What a user should act on, by kind."""
+    found = {}
+    if (metrics.truncated or 0) > 0.5:
+        found["truncated"] = (
+            f"{metrics.truncated:.0%} of the answers met rollout.max_new_tokens = {config.rollout.max_new_tokens} "
+            "and were cut off: raise it, or most rewards are of unfinished answers"
+        )
+    groups = metrics.groups or 0
+    flat = (metrics.groups_without_variance or 0) + (metrics.groups_single or 0)
+    if flat > 0.8 * groups:
+        found["variance"] = (
+            f"{flat} of {groups} groups have no variance in their rewards and teach nothing: use an easier "
+            "or harder task, larger groups, or rollout.dynamic"
+        )
+    if metrics.unscored:
+        found["unscored"] = f"{metrics.unscored} answers could not be scored; they count neither right nor wrong"
+    if metrics.on_policy and config.update.epochs * config.update.minibatches == 1:
+        found["on_policy"] = (
+            "every update is on-policy, so the ratio is 1 and clipping cannot act: raise update.epochs, "
+            "update.minibatches or rollout.staleness"
+        )
+    if metrics.ess is not None and metrics.ess < FEW_SAMPLES:
+        found["drift"] = (
+            f"the effective sample size fell to {metrics.ess:.1%}: the policy has drifted far from the one that "
+            "sampled; lower update.lr or the number of updates per rollout"
+        )
+    return found

@@ -1,0 +1,117 @@
+"""Supervised start: a model that solves nothing has nothing to reinforce.
+
+Trains on worked solutions until a wanted share of validation prompts is solved, and keeps the result in a cache, so
+that every run with the same settings starts from the same weights. The cache is keyed by everything that decides those
+weights: settings, the solutions themselves, the files of the model, and the versions of torch and of the procedure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fspo.config import TrainConfig, WarmupConfig
+from fspo.files import json_text, replace_file
+from fspo.model.completions import Completions
+from fspo.model.forward import logprobs
+from fspo.model.loading import Policy, load, save, set_threads
+from fspo.rollout.prompts import encode, encode_solution
+from fspo.tasks import Task
+from fspo.tasks.scoring import Scorer
+from fspo.tasks.task import Example
+from fspo.training.evaluate import evaluate
+
+FIRST_SOLUTION = 10_000_000  # index of the first worked solution, so that the run's own prompts are new to the model
+VERSION = 4  # of this procedure and of the `tiny:` models: raise it when either gives other weights
+
+Progress = Callable[[int, int, float], None]  # steps done, most steps, share solved
+
+
+def cache_folder() -> Path:
+    """The folder of the warm starts: FSPO_CACHE, or the user's cache folder."""
+    home = os.environ.get("FSPO_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fspo"
+    return Path(home) / "warm"
+
+
+def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None) -> str:
+    """The folder of the warmed-up model, made now if it is not in the cache."""
+    assert config.warmup is not None
+    settings: dict[str, Any] = {
+        "version": VERSION,
+        "torch": torch.__version__,
+        "model": config.model.model_dump(mode="json", include={"path", "dtype", "threads"}),
+        "files": _files(Path(config.model.path)),
+        "task": config.task if isinstance(config.task, str | dict | list) else task.model_dump(mode="json"),
+        "solutions": [[e.prompt, e.solution] for e in _solutions(task, 0, config.warmup.batch)],
+        "warmup": config.warmup.model_dump(mode="json"),
+        "max_new_tokens": config.rollout.max_new_tokens,
+        "seed": config.seed,
+    }
+    folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
+    if not (folder / "warmup.json").is_file():
+        policy = load(config.model.path, dtype=config.model.dtype, device=config.model.device, seed=config.seed)
+        set_threads(policy, config.model.threads)
+        with Scorer(task, config.scoring.workers, config.scoring.timeout, config.scoring.memory_mb) as scorer:
+            history = fit(policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch) / "model"
+            save(policy, made)
+            replace_file(made / "warmup.json", json_text({"settings": settings, "history": history}, indent=1))
+            if not folder.exists():
+                os.replace(made, folder)
+    return str(folder)
+
+
+def fit(
+    policy: Policy,
+    task: Task,
+    scorer: Scorer,
+    config: WarmupConfig,
+    max_new_tokens: int,
+    seed: int,
+    progress: Progress | None = None,
+) -> list[dict[str, float]]:
+    """Cross-entropy on worked solutions until `config.solved` of validation prompts is solved by sampling."""
+    optimizer = torch.optim.AdamW(policy.trainable(), lr=config.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    history: list[dict[str, float]] = []
+    rise = min(50, config.max_steps)
+    for step in range(config.max_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * min(1.0, (step + 1) / rise)
+        examples = _solutions(task, step, config.batch)
+        prompts, solutions = encode(policy, examples), [encode_solution(policy, e) for e in examples]
+        out = logprobs(policy, Completions(prompts, solutions, range(len(examples))))
+        loss = -out.logprobs.sum() / out.mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.trainable(), 1.0)
+        optimizer.step()
+        if (step + 1) % config.check_every == 0 or step + 1 == config.max_steps:
+            found = evaluate(
+                policy, task, scorer, split="validation", prompts=config.prompts, max_new_tokens=max_new_tokens,
+                temperature=1.0, seed=seed,
+            )  # fmt: skip
+            history.append({"step": step + 1, "loss": float(loss.detach()), "solved": found.accuracy})
+            if progress is not None:
+                progress(step + 1, config.max_steps, found.accuracy)
+            if found.accuracy >= config.solved:
+                break
+    return history
+
+
+def _solutions(task: Task, step: int, batch: int) -> list[Example]:
+    """The worked solutions of a step."""
+    return [task.example("train", FIRST_SOLUTION + step * batch + i) for i in range(batch)]
+
+
+def _files(path: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the files of a model on disk; none for a preset or a hub name."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -1,0 +1,256 @@
+"""The tracker of another trainer's updates: its results do not depend on how a batch is split."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fspo import objectives
+from fspo.engines.updates import UpdateTracker, loggable
+from fspo.objectives import Objective, Totals
+from fspo.runs import Metrics, RunWriter, UpdateState, last_state, read_lines
+
+
+def update(seed: int, rows: int = 24, width: int = 12) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """New and old log-probs of an off-policy update, its advantages and its mask."""
+    generator = torch.Generator().manual_seed(seed)
+    old = -torch.rand(rows, width, generator=generator) - 0.5
+    new = (old + 0.1 * torch.randn(rows, width, generator=generator) - 0.01).requires_grad_()
+    lengths = torch.randint(1, width + 1, (rows,), generator=generator)
+    mask = torch.arange(width) < lengths[:, None]
+    return new, old, torch.randn(rows, generator=generator), mask
+
+
+def counts(mask: Tensor) -> dict[str, Any]:
+    return {"sequences": len(mask), "tokens": int(mask.sum())}
+
+
+def run(objective: Objective, cuts: list[int], rollouts: int = 3, updates: int = 2) -> list[tuple[float, Any, Any]]:
+    """Losses, gradients and metrics of a few rollouts whose updates are cut into micro-batches at `cuts`."""
+    tracker, found = UpdateTracker(objective, updates), []
+    for seed in range(rollouts * updates):
+        new, old, A, mask = update(seed)
+        loss = torch.tensor(0.0)
+        for part in torch.tensor_split(torch.arange(len(mask)), cuts):
+            if len(part):
+                loss = loss + tracker.loss(new[part], old[part], A[part], mask[part], **counts(mask)).loss
+        loss.backward()
+        found.append((float(loss.detach()), new.grad, tracker.close()))
+    return found
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in objectives.names()]
+CASES += [(name, {"drift": "kl"}) for name in ("fspo", "fspo_studentized")]  # a drift that is learnt from the batch
+
+
+@functools.cache
+def whole(case: int) -> list[tuple[float, Any, Any]]:
+    name, parameters = CASES[case]
+    return run(objectives.get(name, **parameters), [])
+
+
+@given(st.lists(st.integers(1, 23), max_size=5).map(sorted), st.sampled_from(range(len(CASES))))
+@settings(max_examples=60, deadline=None)
+def test_the_split_into_micro_batches_changes_nothing(cuts: list[int], case: int) -> None:
+    name, parameters = CASES[case]
+    parts = run(objectives.get(name, **parameters), cuts)
+    for (loss, gradient, metrics), (loss_, gradient_, metrics_) in zip(whole(case), parts, strict=True):
+        assert loss == pytest.approx(loss_, rel=1e-5, abs=1e-6)
+        torch.testing.assert_close(gradient, gradient_)
+        assert metrics["mu"] == pytest.approx(metrics_["mu"], rel=1e-9)
+        assert metrics["clip_rate"] == pytest.approx(metrics_["clip_rate"], abs=1e-6)
+
+
+def test_the_drift_is_that_of_the_same_place_in_the_previous_rollout() -> None:
+    objective = objectives.get("fspo", drift="kl", clip_rate=0.2)
+    tracker = UpdateTracker(objective, updates=2)
+    sums: list[Totals] = []
+    for seed in range(4):
+        new, old, A, mask = update(seed)
+        known = tracker.totals(len(mask), int(mask.sum()))
+        if seed == 0:
+            assert known.drift == 0
+            assert known.scale(0.0) == math.inf
+        else:
+            expected = sums[seed - 2] if seed >= 2 else sums[0]
+            assert known.drift == pytest.approx(expected.drift)
+            assert known.scale(known.drift) == pytest.approx(expected.scale(expected.drift))
+            assert known.drift_low_variance == pytest.approx(expected.drift_low_variance)
+        tracker.loss(new, old, A, mask, **counts(mask))
+        sums.append(Totals.of(new, old, mask))
+        tracker.close()
+    assert (tracker.step, tracker.update) == (3, 0)
+
+
+def test_an_on_policy_update_gives_no_estimate_of_the_scale() -> None:
+    tracker = UpdateTracker(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
+    _, old, A, mask = update(0)
+    tracker.loss(old, old, A, mask, **counts(mask))
+    assert tracker.close()["on_policy"]
+    assert tracker.totals(len(mask), int(mask.sum())).scale(0.0) == math.inf
+
+
+def test_an_on_policy_update_keeps_the_last_estimate() -> None:
+    tracker = UpdateTracker(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
+    for seed in range(4):
+        new, old, A, mask = update(seed)
+        tracker.loss(new if seed == 1 else old, old, A, mask, **counts(mask))
+        tracker.close()
+    new, old, _, mask = update(1)
+    tracker.update = 1
+    known, measured = tracker.totals(len(mask), int(mask.sum())), Totals.of(new, old, mask)
+    assert known.scale(known.drift) == pytest.approx(measured.scale(measured.drift))
+
+
+def test_metrics_of_the_objective_are_those_of_all_rows() -> None:
+    objective = objectives.get("grpo", kl={"coef": 0.1})
+    new, old, A, mask = update(0)
+    whole = objective(new, old, A, mask, ref_logprobs=old - 0.1).metrics["kl_reference"]
+    tracker = UpdateTracker(objective, 1)
+    for part in (slice(0, 5), slice(5, 24)):
+        tracker.loss(new[part], old[part], A[part], mask[part], **counts(mask), ref_logprobs=old[part] - 0.1)
+    metrics = tracker.close()
+    assert metrics["kl_reference"] == pytest.approx(whole, rel=1e-5)
+    assert metrics["kl"] == pytest.approx(-Totals.of(new, old, mask).drift_low_variance, rel=1e-5)
+
+
+def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path: Path) -> None:
+    tracker = UpdateTracker(objectives.get("fspo"), updates=3, folder=tmp_path)
+    new, old, A, mask = update(0)
+    for trained in (mask & False, mask):
+        tracker.loss(new, old, A, trained, **counts(mask)).loss.backward()
+        tracker.close()
+    assert not (tmp_path / "records").exists()
+    tracker.flush()
+    assert set(pl.read_parquet(tmp_path / "records")["update"]) == {1}
+    for _ in range(4):  # to the end of this rollout, and one with nothing to train on, which leaves no record
+        tracker.loss(new, old, A, mask & False, sequences=len(mask), tokens=1)
+        assert tracker.close() == {}
+    assert (tracker.step, tracker.update) == (3, 0)
+    assert set(pl.read_parquet(tmp_path / "records")["step"]) == {1}
+
+
+def test_there_is_one_row_per_response_and_update(tmp_path: Path) -> None:
+    tracker = UpdateTracker(objectives.get("fspo"), updates=2, folder=tmp_path)
+    for seed in range(4):
+        new, old, A, mask = update(seed)
+        tracker.loss(
+            new if seed % 2 else old, old, A, mask, **counts(mask), columns={"reward": [0.5] * len(mask)}
+        )  # fmt: skip
+        tracker.close(reward=0.5)
+    rows = pl.read_parquet(tmp_path / "records")
+    assert len(rows) == 4 * 24
+    assert set(rows["step"]) == {1, 2}
+    assert rows.group_by("update", "off_policy").len().sort("update").rows() == [(0, False, 48), (1, True, 48)]
+    new, old, A, mask = update(3)
+    last = rows.filter(step=2, update=1)
+    assert last["length"].to_list() == mask.sum(-1).tolist()
+    torch.testing.assert_close(torch.tensor(last["advantage"].to_list()), A)
+    torch.testing.assert_close(torch.tensor(last["log_ratio"].to_list()), ((new - old) * mask).sum(-1).detach())
+    assert last["reward"].to_list() == [0.5] * 24
+    assert last["difficulty"].null_count() == 24
+    assert [line.reward for line in read_lines(tmp_path, Metrics)] == [0.5, 0.5]
+
+
+def test_the_metrics_of_a_rollout_are_over_its_off_policy_updates(tmp_path: Path) -> None:
+    tracker, found = UpdateTracker(objectives.get("fspo"), updates=4, folder=tmp_path), []
+    for seed in range(4):
+        new, old, A, mask = update(seed)
+        tracker.loss(old if seed in (0, 3) else new, old, A, mask, **counts(mask))
+        found.append(tracker.close())
+    (line,) = read_lines(tmp_path, Metrics)
+    assert line.updates == 4
+    assert line.on_policy is False
+    assert (line.mu, line.sigma, line.c_low) == (found[2]["mu"], found[2]["sigma"], found[2]["c_low"])
+    assert line.ess == min(found[1]["ess"], found[2]["ess"])
+    assert line.kl == 0
+    assert sum(b.count for b in line.clip_by_length) == 2 * 24
+    assert line.clip_rate == pytest.approx((found[1]["clip_rate"] + found[2]["clip_rate"]) / 2)
+
+
+def test_a_rollout_without_an_off_policy_update_has_no_clip_rate(tmp_path: Path) -> None:
+    tracker = UpdateTracker(objectives.get("fspo"), 1, tmp_path)
+    _, old, A, mask = update(0)
+    tracker.loss(old, old, A, mask, **counts(mask))
+    tracker.close()
+    (line,) = read_lines(tmp_path, Metrics)
+    assert line.on_policy is True
+    assert (line.clip_rate, line.lre, line.mu, line.ess) == (None, None, None, None)
+
+
+def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None:
+    """Their gradient is 0 with or without clipping. They still count in the drift."""
+    objective = objectives.get("fspo", c_low=0.05, c_high=0.05, drift="zero")
+    tracker, with_gradient = UpdateTracker(objective, 1, tmp_path), UpdateTracker(objective, 1)
+    new, old, A, mask = update(0)
+    flat = mask.sum(-1) > 6
+    for each, kept in ((tracker, torch.ones_like(flat)), (with_gradient, ~flat)):
+        batch = (new[kept], old[kept], A.masked_fill(flat, 0.0)[kept], mask[kept])
+        each.loss(*batch, sequences=24, tokens=int(mask.sum()))
+    found, alone = tracker.close(), with_gradient.close()
+    assert found["clip_rate"] > 0
+    for key in ("clip_rate", "lre", "flatness", "clip_by_length"):
+        assert found[key] == alone[key], key
+    assert found["mu"] == pytest.approx(Totals.of(new, old, mask).drift)
+    (written,) = read_lines(tmp_path, Metrics)
+    assert written.clip_rate == found["clip_rate"]
+    assert written.clip_by_length == alone["clip_by_length"]
+
+
+def test_an_update_without_any_advantage_has_no_clip_rate(tmp_path: Path) -> None:
+    tracker = UpdateTracker(objectives.get("fspo"), 1, tmp_path)
+    new, old, A, mask = update(0)
+    tracker.loss(new, old, 0 * A, mask, **counts(mask))
+    found = tracker.close()
+    assert not {"clip_rate", "lre", "clip_by_length"} & set(found)
+    (written,) = read_lines(tmp_path, Metrics)
+    assert (written.clip_rate, written.lre, written.clip_by_length) == (None, None, [])
+    assert written.on_policy is False
+
+
+def test_a_restored_tracker_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The state goes through the file of a run folder."""
+    one, first, again = (UpdateTracker(objectives.get("fspo_adaptive"), 2) for _ in range(3))
+    ends = []
+    for seed in range(4):
+        if seed == 2:
+            RunWriter(tmp_path).append(first.state())
+            state = last_state(tmp_path, 1)
+            assert isinstance(state, UpdateState)
+            again.restore(state)
+            assert (again.step, again.update) == (2, 0)
+        for tracker in (one, first if seed < 2 else again):
+            new, old, A, mask = update(seed)
+            out = tracker.loss(new, old, A, mask, **counts(mask))
+            tracker.close()
+            ends.append(out.loss.item())
+    assert ends[0::2] == ends[1::2]
+
+
+def test_a_trainers_log_gets_plain_finite_numbers() -> None:
+    tracker = UpdateTracker(objectives.get("fspo", clip_rate=0.2), 1)
+    new, old, A, mask = update(0)
+    tracker.loss(new, old, A, mask, **counts(mask))
+    metrics = tracker.close()
+    found = loggable(metrics)
+    assert metrics["c_low"] == math.inf
+    assert "c_low" not in found
+    assert found["clip_by_length/1"] == metrics["clip_by_length"][0].clip_rate
+    assert found["on_policy"] == 0.0
+    assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
+
+
+def test_an_update_without_a_loss_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="before any loss"):
+        UpdateTracker(objectives.get("fspo"), 1).close()
+    with pytest.raises(ValueError, match="updates = 0"):
+        UpdateTracker(objectives.get("fspo"), 0)

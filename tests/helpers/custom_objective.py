@@ -1,0 +1,65 @@
+"""Objectives as a user writes them, outside of the package."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fspo.objectives import FSPO, Band, Objective, Surrogate, Totals
+from fspo.objectives.batch import Batch
+from fspo.objectives.objective import Aggregation
+from fspo.objectives.primitives import pessimistic
+
+
+class Mine(Objective):
+    """The example of CONTRIBUTING.md: a loss, and nothing about its range."""
+
+    name: ClassVar[str] = "mine"
+    summary: ClassVar[str] = "one line for `fspo methods`"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+
+    width: float = Field(0.1, ge=0, description="half-width of the range of S")
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        A = batch.row_advantages
+        clip = pessimistic(batch.log_ratio, A, -self.width, self.width, self.exponent_cap)
+        return Surrogate(clip.ratio * A, clip.accepted.to(A.dtype), clip.capped)
+
+
+class Scaled(Mine):
+    """The same with a range that can be set, and without a band: what it accepts is asked of its loss."""
+
+    name: ClassVar[str] = "scaled"
+    clip_fields: ClassVar[tuple[str, ...]] = ("width",)
+
+    def scaled(self, k: float) -> Scaled:
+        return self.model_copy(update={"width": k * self.width})
+
+
+class Banded(Scaled):
+    """The same with its band."""
+
+    name: ClassVar[str] = "banded"
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+        return Band(0.0, self.width, self.width)
+
+
+class Needy(Mine):
+    """Without a default for its parameter."""
+
+    name: ClassVar[str] = "needy"
+
+    width: float = Field(description="half-width of the range of S")
+
+
+class Halved(FSPO):
+    """FSPO with half the loss."""
+
+    name: ClassVar[str] = "halved"
+
+    reference_length: float = 2.0
+
+
+HALVED = f"{__name__}:Halved"

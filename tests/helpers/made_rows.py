@@ -1,0 +1,150 @@
+"""Rows of a comparison, as `fspo compare` stores them, made of simulated responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from fspo import objectives
+from fspo.comparisons.plan import NO_TRIAL
+from fspo.comparisons.store import SCHEMA
+from fspo.comparisons.suite import Suite
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fspo": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"},
+    "fspo zero": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "zero"},
+    "adaptive": {"name": "fspo_adaptive", "clip_rate": 0.1},
+    "gspo": {"name": "gspo", "clip_low": 3e-3, "clip_high": 4e-3},
+    "rloo": {"name": "rloo"},
+    "grpo": {"name": "grpo"},
+    "dapo": {"name": "dapo"},
+    "cispo": {"name": "cispo"},
+    "luspo": {"name": "luspo", "clip_low": 3e-3, "clip_high": 4e-3},
+    "reinforce": {"name": "reinforce"},
+}
+SKILL = {"fspo": 0.62, "adaptive": 0.6, "fspo zero": 0.58, "gspo": 0.5, "rloo": 0.52, "grpo": 0.55, "reinforce": 0.35}
+SIGMA, MU = 0.03, -0.00045
+
+
+def suite(
+    methods: Sequence[str] = ("fspo", "gspo", "rloo", "grpo"),
+    tasks: Sequence[str] = ("sort", "add"),
+    settings: Sequence[str] = ("default",),
+    trials: Sequence[float] = (),
+    title: str = "Does a fair band learn more?",
+) -> Suite:
+    """`trials` are values of the clip parameter of every method; each of them is run."""
+    return Suite(
+        name="made",
+        title=title,
+        reference=methods[0],
+        methods={m: {"objective": _objective(m), "trials": [_trial(m, x) for x in trials]} for m in methods},
+        tasks={task: {} for task in tasks},
+        settings={setting: {} for setting in settings},
+        tuning={"all": bool(trials)},
+    )
+
+
+def _objective(method: str) -> dict[str, Any]:
+    return METHODS.get(method, METHODS["fspo"])
+
+
+def _trial(method: str, x: float) -> dict[str, Any]:
+    low, high, *_ = objectives.get_class(_objective(method)["name"]).clip_fields
+    return {low: x, high: x}
+
+
+def row(
+    method: str,
+    task: str,
+    setting: str,
+    seed: int,
+    *,
+    objective: dict[str, Any],
+    trial: int = NO_TRIAL,
+    x: float | None = None,
+    failed: bool = False,
+    responses: int = 3000,
+    evaluations: int = 9,
+) -> dict[str, Any]:
+    rng = np.random.default_rng([seed, *map(ord, f"{method}{task}{setting}{trial}")])
+    skill = SKILL.get(method, 0.5) + rng.normal(0, 0.03) + 0.05 * (task == "add")
+    n = 4 if failed else evaluations
+    at = [10 * k for k in range(n)]
+    accuracy = [0.2 + (skill - 0.2) * (1 - np.exp(-0.3 * k)) + rng.normal(0, 0.008) for k in range(n)]
+    if failed:
+        accuracy[-1] = 0.02
+    L = np.clip(rng.lognormal(3.2, 0.6, responses).round(), 4, 128)
+    S = rng.normal(MU * L, SIGMA * np.sqrt(L))
+    sign = np.where(rng.random(responses) < 0.5, 1.0, -1.0)
+    rule = objectives.get(**objective)
+    if rule.needs_tokens:  # a stand-in for a rule on tokens: a range on S that is the same at every length
+        accepted = (sign * S <= 0.3).astype(np.float64)
+    else:
+        accepted = objectives.accepted(rule, objectives.Responses(S, L, sign))
+    lengths, index = np.unique(L, return_inverse=True)
+
+    def sums(values: Any) -> list[float]:
+        return list(map(float, np.bincount(index, values)))
+
+    count = np.bincount(index).tolist()
+    steps = [2 * k + 1 for k in range(5 * (n - 1))]
+    wave = [
+        float(v) for v in 0.2 + (skill - 0.2) * (1 - np.exp(-np.array(steps) / 30)) + rng.normal(0, 0.01, len(steps))
+    ]
+    curves: dict[str, list[Any]] = dict.fromkeys(
+        ("reward", "clip_rate", "flatness", "kl", "ess", "grad_norm", "entropy"), wave
+    )
+    curves |= {"length": [30.0] * len(steps), "lre": [None, *(abs(v - 0.3) for v in wave[1:])]}
+    width = {"fspo": getattr(rule, "c_low", None), "fspo_adaptive": 0.05}.get(rule.name)
+    h_steps = [10.0 * k + 5 for k in range(n - 1)]
+    h = [0.5 + rng.normal(0, 0.02) for _ in h_steps]
+    made: dict[str, Any] = {
+        "suite": "made", "key": f"{method}{task}{setting}{trial}{seed}", "phase": "test", "task": task,
+        "setting": setting, "method": method, "trial": trial, "x": x,
+        "objective": json.dumps({"name": objective["name"], **rule.model_dump(mode="json")}), "advantage": "rloo",
+        "seed": seed, "config": "{}", "status": "failed" if failed else "finished", "error": "", "version": "0.1.0",
+        "commit": "abcdef0123456789", "torch": "2", "seconds": 30.0, "cpu_seconds": 30.0,
+        "eval_steps": at, "eval_accuracy": accuracy, "eval_worst": [0.7 * v for v in accuracy],
+        "start": accuracy[0], "final": accuracy[-1], "score": float(np.mean(accuracy[-2:])), "peak": max(accuracy),
+        "auc": float(np.mean(accuracy)), "worst": 0.7 * accuracy[-1], "collapsed": failed, "spikes": seed % 3,
+        "length_first": 30.0, "length_last": 33.0 + rng.normal(), "skipped": 0, "steps": steps, **curves,
+        "lengths": lengths.astype(int).tolist(), "count": count, "accepted": sums(accepted), "all_count": count,
+        "total": sums(S), "square": sums(S * S),
+        "stages": [{"update": 1, "staleness": 1, "mu": MU, "sigma": SIGMA, "count": responses, "c_low": width,
+                    "c_high": width}],
+        "h_steps": h_steps, "h": h, "h_low": [v - 0.05 for v in h], "h_high": [v + 0.05 for v in h],
+        "cosine_steps": at[1:], "cosine": [1 - 0.02 * rng.random() for _ in at[1:]],
+        "cosine_bound": [-1.0 if k == 0 else 0.9 + 0.05 * rng.random() for k in range(len(at) - 1)],
+        "cosine_bound_full": [0.5] * (len(at) - 1),
+        "attributes": json.dumps([
+            _attribute("length", dict(zip(objectives.LENGTH_LAWS, (0.02, 0.2, 0.1), strict=True))),
+            _attribute("difficulty", {"own": 0.1, "pooled": 0.12, "partition": 0.05}),
+        ]),
+    }  # fmt: skip
+    assert made.keys() == set(SCHEMA.names)
+    return made
+
+
+def _attribute(by: str, values: dict[str, float]) -> dict[str, Any]:
+    reports = {kind: {"clip_rate": 0.1, "lre": v, "flatness": v, "bins": []} for kind, v in values.items()}
+    return {"by": by, **reports}
+
+
+def rows(given: Suite, seeds: int = 8, fail: Collection[tuple[str, int]] = ()) -> list[dict[str, Any]]:
+    """The rows of every test cell of the suite; `fail` holds (method, seed) of runs that failed."""
+    found = []
+    for task in given.tasks:
+        for setting in given.settings:
+            for method, values in given.methods.items():
+                for k, trial in enumerate(values.trials or [{}]):
+                    x = next(iter(trial.values()), None)
+                    for seed in range(seeds):
+                        found.append(
+                            row(method, task, setting, seed, objective=values.objective | trial,
+                                trial=k if trial else NO_TRIAL, x=x, failed=(method, seed) in fail)
+                        )  # fmt: skip
+    return found

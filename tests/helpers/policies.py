@@ -1,0 +1,107 @@
+"""Tiny models of each architecture, random ragged batches, and the Hugging Face forward to compare with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from fspo.model.completions import Completions
+from fspo.model.loading import Policy
+
+torch.set_num_threads(1)  # these models are too small for a second thread
+
+VOCABULARY = 40
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def _llama3() -> dict[str, Any]:
+    return {
+        "rope_type": "llama3",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
+    "llama-biases": lambda: LlamaForCausalLM(
+        LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rope_parameters=_llama3())
+    ),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True, head_dim=16)),
+    "qwen3-no-groups": lambda: Qwen3ForCausalLM(
+        Qwen3Config(**{**SIZES, "num_key_value_heads": 4}, tie_word_embeddings=False, head_dim=8)
+    ),
+}
+
+
+def make(name: str, dtype: torch.dtype = torch.float32) -> Policy:
+    """A policy of one of MODELS with random weights and no tokenizer."""
+    torch.manual_seed(0)
+    model: Any = MODELS[name]()
+    with torch.no_grad():  # norms and biases start at 1 and 0, where a mistake in them would not show
+        for p in model.parameters():
+            if p.ndim == 1:
+                p += 0.3 * torch.randn_like(p)
+    return Policy(model.to(dtype).eval(), None, name, (1,))
+
+
+def make_gpt2() -> Policy:
+    """A policy that is not of the Llama family."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, eos_token_id=1)
+    return Policy(GPT2LMHeadModel(config).eval(), None, "gpt2", (1,))
+
+
+def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Completions:
+    """Groups of 1 to 5, prompts of 1 to 20 tokens, completions of 1 to `longest` tokens, groups interleaved."""
+    rng = random.Random(seed)
+
+    def ids(length: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(length)]
+
+    group = [g for g in range(prompts) for _ in range(rng.randint(1, 5))]
+    rng.shuffle(group)
+    completions = [ids(rng.randint(1, longest)) for _ in group]
+    completions[0] = completions[0][:1]
+    return Completions([ids(rng.randint(1, 20)) for _ in range(prompts)], completions, group)
+
+
+def reference(policy: Policy, batch: Completions, temperature: float) -> list[torch.Tensor]:
+    """Log-probs from the module's own forward, one unpadded sequence at a time."""
+    out = []
+    for completion, g in zip(batch.completions, batch.group, strict=True):
+        prompt = list(batch.prompts[g])
+        ids = torch.tensor([[*prompt, *completion]], device=policy.device)
+        logits = policy.model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1] / temperature
+        out.append(logits.log_softmax(-1).gather(1, torch.tensor(completion).unsqueeze(1)).squeeze(1))
+    return out

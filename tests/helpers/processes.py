@@ -1,0 +1,57 @@
+"""The command, in this process or as one of its own, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+COMMAND = [sys.executable, "-m", "fspo"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The command in this process, see the fixture `command`."""
+
+    def __call__(self, *arguments: str, check: bool = True) -> Done: ...
+
+
+def fspo(*arguments: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command, as a user runs it."""
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, **options)
+    if check and done.returncode:
+        raise AssertionError(f"exit {done.returncode}: {done.stdout}\n{done.stderr}")
+    return done
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """The same, left to run."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        **options,
+    )
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Hashes of everything that must not depend on whether a run was interrupted."""
+    last = max((folder / "checkpoints").glob("step-*"))
+    files = [last / "model.safetensors", last / "optimizer.safetensors", last / "state.json"]
+    files += [folder / f"{name}.jsonl" for name in ("metrics", "evaluations", "samples")]
+    files += [*folder.glob("cosine.jsonl"), *sorted((folder / "records").glob("*"))]
+    return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}

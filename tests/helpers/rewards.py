@@ -1,0 +1,125 @@
+"""Rewards that fail in different ways; the completion is the name of the function to call."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+
+def reward(prompt: str, completion: str, answer: object) -> object:
+    return globals()[completion]()
+
+
+def echo(prompt: str, completion: str, answer: float) -> float:
+    assert prompt.startswith("p")
+    return float(completion) / answer
+
+
+def good() -> float:
+    return 1.0
+
+
+def integer() -> int:
+    return 1
+
+
+def loop() -> NoReturn:
+    while True:
+        pass
+
+
+def loop_in_c() -> float:
+    return float(len(str(9 ** (9**9))))
+
+
+def allocate() -> NoReturn:
+    kept = []
+    while True:
+        kept.append(bytearray(10**7))
+
+
+def fail() -> NoReturn:
+    raise RuntimeError("no reward today")
+
+
+def leave() -> NoReturn:
+    sys.exit(0)
+
+
+def vanish() -> NoReturn:
+    os._exit(0)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def binary() -> float:
+    os.write(1, bytes(range(256)) * 1000)
+    os.write(2, b"\xff\x1b]0;")
+    sys.stdout.buffer.write(b"\x00\xff" * 100)
+    sys.stdout.flush()
+    return 0.5
+
+
+def fork_and_sleep() -> float:
+    if os.fork() == 0:
+        time.sleep(1000)
+    return 0.25
+
+
+def fork_and_return() -> float:
+    os.fork()
+    return 0.25
+
+
+def daemonise() -> float:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    return 0.25
+
+
+def fork_and_vanish() -> NoReturn:
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(1000)
+    os._exit(1)
+
+
+def fork_and_loop() -> NoReturn:
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(1000)
+    loop()
+
+
+def kill_the_fork_server() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+def not_a_number() -> float:
+    return float("nan")
+
+
+def infinite() -> float:
+    return float("inf")
+
+
+def words() -> str:
+    return "1.0"
+
+
+def nothing() -> None:
+    pass
+
+
+def tell_pid_and_loop() -> NoReturn:
+    Path(os.environ["FSPO_TEST_PIDS"]).write_text(f"{os.getpid()} {os.getppid()}")
+    loop()

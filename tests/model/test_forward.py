@@ -1,0 +1,176 @@
+"""Log-probs and gradients of the packed forward, against Hugging Face's forward of one sequence at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fspo.model import attention
+from fspo.model.completions import Completions, split
+from fspo.model.family import family, rms_norm
+from fspo.model.forward import logprobs
+from fspo.model.loading import Lora, Policy, load
+from helpers.policies import MODELS, make, make_gpt2, ragged, reference
+
+
+def gradients(policy: Policy) -> torch.Tensor:
+    flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
+    policy.model.zero_grad()
+    return flat
+
+
+def compare(policy: Policy, batch: Completions, values: float, grads: float, temperature: float = 0.7) -> None:
+    """Values, and gradients of a sum with a different weight per token, against one sequence at a time."""
+    out = logprobs(policy, batch, temperature)
+    assert out.mask.sum(1).tolist() == batch.lengths
+    assert (out.logprobs[~out.mask] == 0).all()
+    weights = torch.randn(out.logprobs.shape, generator=torch.Generator().manual_seed(1), dtype=out.logprobs.dtype)
+    (out.logprobs * weights).sum().backward()
+    ours = gradients(policy)
+    rows = reference(policy, batch, temperature)
+    torch.stack([(r * w[: len(r)]).sum() for r, w in zip(rows, weights, strict=True)]).sum().backward()
+    theirs = gradients(policy)
+    for row, r in zip(out.logprobs, rows, strict=True):
+        torch.testing.assert_close(row[: len(r)], r, rtol=0, atol=values)
+    assert ((ours - theirs).norm() / theirs.norm()).item() < grads
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_float32_equals_hugging_face(name: str, seed: int) -> None:
+    policy = make(name)
+    assert family(policy) is not None
+    compare(policy, ragged(seed), values=2e-5, grads=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_float64_is_closer(name: str) -> None:
+    # transformers computes norms and rotary angles in float32 whatever the model's dtype, which leaves about 1e-6
+    compare(make(name, torch.float64), ragged(3), values=2e-6, grads=1e-6)
+
+
+def test_many_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, batch = make("qwen3"), ragged(4, prompts=8, longest=60)
+    whole = logprobs(policy, batch).logprobs
+    monkeypatch.setattr(attention, "SMALL", 0)
+    monkeypatch.setattr(attention, "CLOSE", 1.0)
+    torch.testing.assert_close(logprobs(policy, batch).logprobs, whole, rtol=0, atol=1e-5)
+    compare(policy, batch, values=2e-5, grads=1e-5)
+
+
+def test_plain_attention_path_equals_the_cpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fspo.model.forward.attend", attention._attend_plainly)
+    compare(make("qwen3"), ragged(5), values=2e-5, grads=1e-5)
+
+
+def test_the_prompt_is_computed_once_for_its_group() -> None:
+    policy = make("llama")
+    seen: list[int] = []
+    policy.model.model.layers[0].mlp.down_proj.register_forward_hook(lambda m, i, o: seen.append(i[0].shape[0]))
+    logprobs(policy, Completions([[5] * 30], [[3, 4, 1]] * 8, [0] * 8))
+    assert seen == [30 + 8 * 2]
+
+
+def test_entropy_equals_the_full_distribution() -> None:
+    policy, batch = make("qwen2"), ragged(6)
+    out = logprobs(policy, batch, 1.3, with_entropy=True)
+    g, completion = batch.group[1], batch.completions[1]
+    ids = torch.tensor([[*batch.prompts[g], *completion]])
+    logp = (policy.model(ids).logits[0, len(batch.prompts[g]) - 1 : -1] / 1.3).log_softmax(-1)
+    assert out.entropy is not None
+    expected = -(logp.exp() * logp).sum(-1)
+    torch.testing.assert_close(out.entropy[1, : len(completion)], expected, rtol=0, atol=1e-5)
+
+
+def test_another_architecture_uses_its_own_forward() -> None:
+    policy = make_gpt2()
+    assert family(policy) is None
+    compare(policy, ragged(7), values=2e-5, grads=1e-5)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
+def test_lora_trains_only_its_adapters(targets: str | list[str]) -> None:
+    policy = load("tiny:2x64", lora=Lora(rank=4, alpha=8, targets=targets))
+    assert family(policy) is not None
+    with torch.no_grad():
+        for p in policy.trainable():  # B starts at zero, where A has no gradient
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    assert all("lora" in n for n, p in policy.model.named_parameters() if p.requires_grad)
+    compare(policy, ragged(8), values=2e-5, grads=1e-5)
+
+
+def test_dora_falls_back_to_the_module() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = make("llama")
+    model = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    policy = Policy(model.eval(), None, "", (1,))
+    assert family(policy) is None
+    compare(policy, ragged(9), values=2e-5, grads=1e-5)
+
+
+def test_sliding_windows_fall_back_to_the_module() -> None:
+    policy = make("qwen2")
+    policy.model.config.layer_types = ["full_attention", "sliding_attention"]
+    assert family(policy) is None
+
+
+def test_bfloat16_is_near_float32() -> None:
+    exact, rough = make("qwen3"), make("qwen3", torch.bfloat16)
+    batch = ragged(10)
+    a, b = logprobs(exact, batch), logprobs(rough, batch)
+    assert b.logprobs.dtype == torch.float32
+    assert (a.logprobs - b.logprobs).abs().mean() < 0.1
+    b.logprobs.sum().backward()
+
+
+def test_rms_norm_gradient() -> None:
+    x = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: rms_norm(a, b, 1e-5), (x, w))
+
+
+@pytest.mark.parametrize("budget", [1, 30, 60, 10_000])
+def test_split_covers_the_batch_within_the_budget(budget: int) -> None:
+    batch = ragged(11, prompts=6)
+    pieces = split(batch, budget)
+    assert sorted(torch.cat([i for _, i in pieces]).tolist()) == list(range(len(batch)))
+    for piece, indices in pieces:
+        assert [list(c) for c in piece.completions] == [list(batch.completions[i]) for i in indices]
+        assert [piece.prompts[g] for g in piece.group] == [batch.prompts[batch.group[i]] for i in indices]
+        size = piece.tokens + sum(map(len, piece.prompts))
+        assert size <= budget or len(piece) == 1
+    if budget == 10_000:
+        assert len(pieces) == 1
+
+
+def test_groups_that_fit_stay_together() -> None:
+    batch = Completions([[2] * 10, [3] * 10], [[4] * 5] * 8, [0, 1] * 4)
+    assert [sorted(i.tolist()) for _, i in split(batch, 30)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_micro_batches_give_the_gradient_of_the_whole() -> None:
+    policy, batch = make("qwen3"), ragged(12, prompts=6)
+    weights = torch.randn(len(batch))
+    (logprobs(policy, batch).logprobs * weights.unsqueeze(1)).sum().backward()
+    whole = gradients(policy)
+    for piece, indices in split(batch, 40):
+        (logprobs(policy, piece).logprobs * weights[indices].unsqueeze(1)).sum().backward()
+    assert ((gradients(policy) - whole).norm() / whole.norm()).item() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("prompts", "completions", "group", "word"),
+    [
+        ([[1]], [[]], [0], "empty"),
+        ([[]], [[1]], [0], "empty"),
+        ([[1]], [[1]], [1], "belongs to prompt 1"),
+        ([[1]], [[1], [2]], [0], "2 completions"),
+        ([[1]], [], [], "no completions"),
+    ],
+)
+def test_a_malformed_batch_is_refused(prompts: Any, completions: Any, group: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        Completions(prompts, completions, group)

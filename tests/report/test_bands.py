@@ -1,0 +1,223 @@
+"""The run's own band and other methods' bands at its clip rate: asked of the objectives, as the audit asks them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import yaml
+
+import fspo
+from fspo import objectives, ratios, runs
+from fspo.objectives import RLOO, Band, Objective, Responses, Totals
+from fspo.objectives.registry import OBJECTIVES
+from fspo.report.panels.bands import (
+    LevelBand,
+    Rule,
+    clip_rate,
+    comparison_rate,
+    last_responses,
+    last_scale,
+    own_objective,
+    own_rule,
+    rules_at,
+)
+from fspo.report.report_run import ReportRun, load
+from fspo.report.row_summary import RowSummary
+from fspo.report.run_page import write
+from helpers.htmlpage import checked
+from helpers.synthetic import make_run, rewrite
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
+
+
+def rule_of(run: ReportRun) -> Rule:
+    rule = own_rule(run)
+    assert rule is not None
+    return rule
+
+
+def level_of(run: ReportRun) -> LevelBand:
+    level = rule_of(run).level
+    assert level is not None
+    return level
+
+
+def rows_of(run: ReportRun) -> RowSummary:
+    assert run.rows is not None
+    return run.rows
+
+
+def configure(folder: Path, objective: dict[str, Any]) -> ReportRun:
+    (folder / "config.yaml").write_text(yaml.safe_dump({"objective": objective}))
+    return load(folder)
+
+
+def without_band(folder: Path) -> None:
+    """The metrics as an engine writes them that does not record the band."""
+    nothing = {"drift": None, "c_low": None, "c_high": None}
+    rewrite(folder, [line.model_copy(update=nothing) for line in runs.load(folder).metrics])
+
+
+def test_the_band_comes_from_the_metrics_or_the_configuration(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=4)
+    run = load(folder)
+    recorded = np.mean([line.drift for line in run.metrics if line.drift is not None])
+    assert level_of(run) == pytest.approx((recorded, 0.03, 0.03))
+    other = {"drift": -0.001, "c_low": 0.02, "c_high": 0.05}
+    rewrite(folder, [line.model_copy(update=other) for line in run.metrics])
+    assert level_of(load(folder)) == pytest.approx((-0.001, 0.02, 0.05))
+    without_band(folder)
+    rows = last_responses(rows_of(run))
+    assert level_of(load(folder)) == pytest.approx((rows.mu, 0.03, 0.03))  # the configuration has drift: kl
+    run = configure(folder, {"name": "fspo", "clip_rate": 0.1, "drift": "zero"})
+    sigma = ratios.scale(rows.log_ratio, rows.lengths, 0.0)
+    assert level_of(run) == pytest.approx((0.0, 1.645 * sigma, 1.645 * sigma), rel=1e-3)
+    run = configure(folder, {"name": "fspo", "drift": "k3"})  # rows have no tokens to take k3 from
+    assert level_of(run) == pytest.approx((rows.mu, 0.05, 0.05))
+
+
+def test_an_adaptive_run_shows_the_band_that_it_learnt(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=4)  # records c_low, c_high and drift, as the adaptive objective does
+    run = configure(folder, {"name": "fspo_adaptive"})
+    assert level_of(run).c_high == pytest.approx(0.03)
+    text = checked(write(folder)).text
+    assert "fspo_adaptive, the run's band" in text
+    assert "fspo_adaptive (c_low = 0.03, c_high = 0.03" in text
+
+
+def test_z_is_centred_on_the_band_where_the_band_is_level_in_z(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path / "run", steps=4))
+    scale = last_scale(run)
+    assert scale is not None
+    assert scale.mu == pytest.approx(level_of(run).mu)
+    other = load(make_run(tmp_path / "gspo", steps=4, rule="gspo"))
+    assert rule_of(other).level is None
+    scale = last_scale(other)
+    assert scale is not None
+    assert scale.mu == last_responses(rows_of(other)).mu
+
+
+def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path / "run", steps=20))
+    rows = rows_of(run)
+    rate = comparison_rate(rows)
+    assert rate == clip_rate(rows) == pytest.approx(1 - rows.last["accepted"].to_numpy().mean())
+    found, notes = rules_at(rows, rate)
+    assert [rule.name for rule in found] == list(objectives.LENGTH_LAWS)
+    assert notes == []
+    responses = last_responses(rows)
+    for rule in found:
+        clipped = 1 - objectives.accepted(rule.objective, responses)
+        assert clipped.mean() == pytest.approx(rate, abs=2 / len(clipped))
+        low, high = rule.bounds(responses.lengths)
+        S, sign = responses.log_ratio, responses.sign
+        outside = ((sign > 0) & (high < S)) | ((sign < 0) & (low > S))
+        assert outside.mean() <= clipped.mean()  # the dual clip acts beyond the band
+        assert outside.mean() == pytest.approx(rate, abs=0.02)
+
+
+def test_without_advantages_a_range_clips_either_way(tmp_path: Path) -> None:
+    rows = last_responses(rows_of(load(make_run(tmp_path / "run", steps=5))))
+    unknown = Responses(rows.log_ratio, rows.lengths, np.zeros(len(rows.lengths)), mu=rows.mu)
+    at_rate = objectives.get("rloo").at_clip_rate(unknown, 0.1)
+    assert at_rate.objective is not None
+    low, high = Rule("rloo", at_rate.objective, rows.totals).bounds(rows.lengths)
+    outside = (rows.log_ratio < low) | (rows.log_ratio > high)
+    assert outside.mean() == pytest.approx(0.1, abs=2 / len(outside))
+
+
+def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
+    found, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
+    assert found == []
+    assert notes == [f"{name} cannot clip 90.0% with any range" for name in objectives.LENGTH_LAWS]
+
+
+@pytest.mark.parametrize("rule", ["fspo", "gspo"])
+def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str) -> None:
+    """Five steps are all "last steps", so both look at the same rows."""
+    folder = make_run(tmp_path / "run", steps=5, rule=rule)
+    audited = {method.name: method.parameters for method in fspo.audit(str(folder)).methods}
+    rows = rows_of(load(folder))
+    found, _ = rules_at(rows, comparison_rate(rows))
+    assert len(found) == 3
+    for each in found:
+        want = audited[each.name]
+        assert each.objective.clip_parameters == pytest.approx(want, rel=1e-9)
+    text = checked(write(folder)).text
+    for name in set(objectives.LENGTH_LAWS) - {rule}:
+        low, high = (f"{audited[name][key]:.3g}" for key in list(audited[name])[:2])
+        assert f" = {low}, " in text
+        assert f" = {high}" in text
+
+
+class Cubic(RLOO):
+    """A band that grows as the cube root of the length."""
+
+    name: ClassVar[str] = "cubic"
+    summary: ClassVar[str] = "a test's own rule"
+    clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+        width = self.clip_high * lengths ** (1 / 3)
+        return Band(0.0, width, width)
+
+
+class Bandless(RLOO):
+    """Nothing that could be drawn."""
+
+    name: ClassVar[str] = "bandless"
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
+    objectives.register(Cubic)
+    objectives.register(Bandless)
+    folder = make_run(tmp_path / "run", steps=5)
+    run = configure(folder, {"name": "cubic", "clip_high": 0.25})
+    low, high = rule_of(run).bounds(np.array([1.0, 8.0]))
+    assert high == pytest.approx([0.25, 0.5])
+    assert low == pytest.approx([-0.25, -0.5])
+    text = checked(write(folder)).text
+    assert "cubic, the run's band" in text
+    assert "the run's range, cubic (clip_high = 0.25)" in text
+    configure(folder, {"name": "bandless"})
+    text = checked(write(folder)).text
+    assert "the run's band" not in text
+    assert "bandless has no range of S that depends on the length alone." in text
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [{"name": "foreign_module:Objective"}, {"name": "nowhere"}, {"name": 7}, {"name": "fspo", "c_dual": 0.1}, {1: 2}],
+)
+def test_an_objective_that_is_not_known_here_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: dict[Any, Any]
+) -> None:
+    (tmp_path / "foreign_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = make_run(tmp_path / "run", steps=3)
+    run = configure(folder, objective)
+    assert own_objective(run) is None
+    assert "The run's objective is not known here" in checked(write(folder)).text
+    assert "foreign_module" not in sys.modules
+
+
+def test_objectives_with_a_range_on_tokens_have_no_band_of_s(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=3)
+    for name in objectives.names():
+        run = configure(folder, {"name": name})
+        objective: Objective = objectives.get(name)
+        drawable = not (objective.clips_tokens or objective.needs_tokens)
+        has_band = objective.band(np.ones(1), Totals.of_moments(-1e-4, 0.02)) is not None
+        assert (own_rule(run) is not None) == (drawable and has_band), name

@@ -1,0 +1,183 @@
+"""The local sampler draws from the exact distribution of the model, and its answers depend on the seed only."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from fspo.model.family import family
+from fspo.model.forward import logprobs
+from fspo.model.loading import Lora, Policy, load
+from fspo.rollout import generate as rollout
+from fspo.rollout.generate import generate
+from fspo.rollout.sampling import draw, restrict
+from helpers.policies import MODELS, VOCABULARY, make, make_gpt2
+
+
+def prompts(seed: int = 0, lengths: tuple[int, ...] = (5, 9, 1, 30)) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(3, VOCABULARY) for _ in range(n)] for n in lengths]
+
+
+def greedy(policy: Policy, prompt: list[int], limit: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    out = policy.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=limit,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    return [int(token) for token in out[0, len(prompt) :]]
+
+
+def check_greedy(policy: Policy) -> None:
+    asked = prompts(1, (5, 9, 1, 30, 2, 3, 4, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20))
+    got = generate(policy, asked, 2, max_new_tokens=30, temperature=0, evaluation=True)
+    for i, prompt in enumerate(asked):
+        expected = greedy(policy, prompt, 30)
+        assert got.completions[2 * i] == got.completions[2 * i + 1] == expected
+        assert got.finished[2 * i] == (expected[-1] == 1)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_greedy_equals_generate(name: str) -> None:
+    policy = make(name)
+    assert family(policy) is not None
+    check_greedy(policy)
+
+
+def test_greedy_of_another_architecture() -> None:
+    check_greedy(make_gpt2())
+
+
+def test_greedy_with_lora_uses_the_adapters() -> None:
+    policy = load("tiny:2x64", lora=Lora(rank=4))
+    policy.eos_ids = (1,)
+    bare = generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True)
+    with torch.no_grad():
+        for p in policy.trainable():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    check_greedy(policy)
+    assert generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True) != bare
+
+
+def test_first_two_tokens_follow_the_exact_distribution() -> None:
+    """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own forward."""
+    policy, prompt, n, temperature = make("qwen3"), prompts()[1], 40_000, 1.3
+    policy.eos_ids = ()
+    got = generate(policy, [prompt], n, max_new_tokens=2, temperature=temperature, seed=5)
+    counts = torch.zeros(VOCABULARY, VOCABULARY)
+    for a, b in got.completions:
+        counts[a, b] += 1
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, a] for a in range(VOCABULARY)])
+        logits = policy.model(ids).logits
+    first = (logits[0, -2] / temperature).softmax(-1)
+    joint = (first.unsqueeze(1) * (logits[:, -1] / temperature).softmax(-1)).double()
+    common = joint * n >= 5
+    observed = [*counts[common].tolist(), counts[~common].sum().item()]
+    expected = [*(joint[common] * n).tolist(), joint[~common].sum().item() * n]
+    scale = sum(observed) / sum(expected)
+    assert common.sum() > 100
+    assert stats.chisquare(observed, [e * scale for e in expected]).pvalue > 1e-3
+
+
+def test_the_same_seed_gives_the_same_answers_and_another_does_not() -> None:
+    policy = make("qwen3")
+    a, b, c = (generate(policy, prompts(), 6, max_new_tokens=25, seed=s) for s in (1, 1, 2))
+    assert a == b
+    assert a.completions != c.completions
+    assert len({tuple(x) for x in a.completions}) > 12  # members of a group differ
+
+
+def test_a_row_that_leaves_does_not_change_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make("llama")
+    compacted = generate(policy, prompts(), 12, max_new_tokens=60, seed=3)
+    assert 10 < sum(compacted.finished) < 48
+    monkeypatch.setattr(rollout, "SHRINK", 0.0)
+    assert generate(policy, prompts(), 12, max_new_tokens=60, seed=3) == compacted
+
+
+def test_waves_do_not_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make("qwen2")
+    together = generate(policy, prompts(), 7, max_new_tokens=20, seed=4)
+    monkeypatch.setattr(rollout, "ROWS", 5)  # cuts groups in two
+    assert generate(policy, prompts(), 7, max_new_tokens=20, seed=4) == together
+
+
+def test_the_module_and_the_own_decoder_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make("qwen3")
+    fast = generate(policy, prompts(), 10, max_new_tokens=40, seed=6)
+    monkeypatch.setattr(rollout, "family", lambda p: None)
+    assert generate(policy, prompts(), 10, max_new_tokens=40, seed=6) == fast
+
+
+def test_completions_end_with_their_only_end_token_or_at_the_limit() -> None:
+    policy = make("qwen2")
+    policy.eos_ids = (1, 7)
+    got = generate(policy, prompts(), 10, max_new_tokens=30, seed=7)
+    assert any(got.finished)
+    assert not all(got.finished)
+    for completion, finished in zip(got.completions, got.finished, strict=True):
+        assert not {1, 7} & set(completion[:-1])
+        assert (completion[-1] in (1, 7)) == finished
+        assert finished or len(completion) == 30
+    out = logprobs(policy, got.batch())
+    assert out.mask.sum().item() == got.tokens
+
+
+@pytest.mark.parametrize("setting", [{"top_k": 5}, {"top_p": 0.9}])
+def test_truncated_distributions_are_refused_in_training(setting: dict[str, Any]) -> None:
+    policy = make("llama")
+    with pytest.raises(ValueError, match="biases every importance ratio"):
+        generate(policy, prompts(), max_new_tokens=3, **setting)
+    generate(policy, prompts(), max_new_tokens=3, evaluation=True, **setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"temperature": 0.0}, "temperature is 0"),
+        ({"temperature": -1.0, "evaluation": True}, "temperature is -1"),
+        ({"top_k": 0, "evaluation": True}, "top_k is 0"),
+        ({"top_p": 1.5, "evaluation": True}, "top_p is 1.5"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        generate(make("llama"), prompts(), **{"max_new_tokens": 3, **settings})
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        generate(make("llama"), [[1], []], max_new_tokens=3)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 512, 513, 1000, 1024])
+def test_draw_inverts_the_cumulative_distribution(vocabulary: int) -> None:
+    gen = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(vocabulary, 50, generator=gen, dtype=torch.float64)
+    uniform = torch.rand(50, generator=gen, dtype=torch.float64)
+    uniform[0], uniform[1] = 0.0, 1 - 2**-53
+    expected = torch.searchsorted(logits.softmax(0).cumsum(0).t().contiguous(), uniform.unsqueeze(1), right=True)
+    assert (draw(logits.clone(), uniform) == expected.squeeze(1).clamp_max(vocabulary - 1)).all()
+
+
+def test_draw_never_takes_an_impossible_word() -> None:
+    logits = torch.full((600, 2), -torch.inf)
+    logits[[3, 300]] = 0.0
+    assert draw(logits.clone(), torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [3, 300]
+
+
+def test_restrict_keeps_the_likeliest() -> None:
+    logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).log().unsqueeze(1)
+    assert torch.isfinite(restrict(logits, 2, None)).squeeze(1).tolist() == [False, True, False, True]
+    assert torch.isfinite(restrict(logits, None, 0.6)).squeeze(1).tolist() == [False, True, False, True]
+    assert torch.isfinite(restrict(logits, None, 0.01)).squeeze(1).tolist() == [False, True, False, False]

@@ -1,0 +1,96 @@
+"""The configuration: files, overrides, and the sentences for what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from fspo import config, objectives
+from fspo.config import TrainConfig, read
+from fspo.objectives import FSPO
+from fspo.runs import RunWriter
+from fspo.settings import Settings
+
+
+def test_there_is_one_set_of_defaults(tmp_path: Path) -> None:
+    """What `fspo train` runs with no argument is what a library user gets."""
+    assert read(None, []) == TrainConfig()
+    assert objectives.get(**TrainConfig().objective) == FSPO()
+    RunWriter(tmp_path).describe(TrainConfig().model_dump(mode="json"), engine="local")
+    assert read(tmp_path / "config.yaml", []) == TrainConfig()
+
+
+def test_the_default_objective_has_a_band_around_zero_and_a_dual_clip() -> None:
+    assert (FSPO().c_low, FSPO().c_high, FSPO().drift, FSPO().dual) == (0.05, 0.05, "zero", 2.0)
+    band = FSPO().band(4.0, objectives.Totals.of_moments(0.0, 0.02))
+    assert (band.centre, band.below, band.above, band.dual) == pytest.approx((0.0, 0.1, 0.1, 0.2))
+
+
+def test_a_warm_start_is_the_default_of_models_that_start_from_random_weights() -> None:
+    assert read(None, ["model.path=tiny:1x32"]).warmup is not None
+    assert read(None, ["model.path=Qwen/Qwen3-0.6B"]).warmup is None
+    assert read(None, ["model.path=Qwen/Qwen3-0.6B", "warmup.solved=0.5"]).warmup is not None
+    assert read(None, ["warmup=null"]).warmup is None
+
+
+def described(model: type[Settings]) -> list[tuple[str, FieldInfo]]:
+    return [(f"{model.__name__}.{name}", field) for name, field in model.model_fields.items()]
+
+
+SECTIONS: list[Any] = [getattr(config, name) for name in dir(config) if name.endswith("Config")]
+
+
+@pytest.mark.parametrize(("name", "field"), [pair for section in SECTIONS for pair in described(section)])
+def test_every_setting_is_described(name: str, field: FieldInfo) -> None:
+    section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+    assert section or field.description, name
+
+
+def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("steps: 7\nobjective: gspo\nupdate: {lr: 0.002}\n")
+    (tmp_path / "a.toml").write_text('steps = 7\nobjective = "gspo"\n[update]\nlr = 0.002\n')
+    assert read(tmp_path / "a.yaml", []) == read(tmp_path / "a.toml", [])
+    changed = read(tmp_path / "a.yaml", ["update.lr=1e-3", "objective.clip_low=0.01", "task.n_max=9", "warmup=null"])
+    assert changed.update.lr == 0.001
+    assert changed.objective == {"name": "gspo", "clip_low": 0.01}
+    assert changed.task == {"name": "sort", "n_max": 9}
+    mixed = read(None, ["task=[{name: sort, weight: 3}, add]"])
+    assert [t["name"] if isinstance(t, dict) else t for t in mixed.task] == ["sort", "add"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["stepz=3"], "there is no setting 'stepz' in 'stepz=3'; did you mean 'steps'?"),
+        (["steps"], "the override 'steps' is not of the form key=value"),
+        (["steps=0"], "TrainConfig.steps = 0"),
+        (["update.lrr=1"], "UpdateConfig has no parameter 'lrr'; did you mean 'lr'?"),
+        (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
+        (["objective.c_low=-1"], "FSPO.c_low = -1"),
+        (["advantage=rlo"], "there is no advantage 'rlo'"),
+        (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),
+        (["update.minibatches=64"], "a minibatch holds whole groups"),
+        (["update.lr_warmup=500"], "must be below steps"),
+        (["rollout.top_p=0.9"], "RolloutConfig has no parameter 'top_p'"),
+        (["objective.mismatch={level: token}"], "rollout.engine = 'local' samples with the trainer's own"),
+    ],
+)
+def test_mistakes_are_one_clear_sentence(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence.replace("?", r"\?")) as error:
+        read(None, overrides)
+    assert "\n" not in str(error.value)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no configuration file"):
+        read(tmp_path / "none.yaml", [])
+    (tmp_path / "bad.yaml").write_text("a: [1,\nb: 2")
+    with pytest.raises(ValueError, match="cannot be read") as error:
+        read(tmp_path / "bad.yaml", [])
+    assert "\n" not in str(error.value)
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="must hold a table of settings, not list"):
+        read(tmp_path / "list.yaml", [])

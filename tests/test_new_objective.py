@@ -1,0 +1,174 @@
+"""CONTRIBUTING's example, as a user would add it: one file, and it works in every room."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import fspo
+from fspo import runs
+from fspo.config import TrainConfig
+from fspo.objectives import registry
+from fspo.training.loop import train
+
+IMPORTS = """\
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fspo.objectives import Band, Objective, Surrogate, Totals
+from fspo.objectives.batch import Batch
+from fspo.objectives.objective import Aggregation
+from fspo.objectives.primitives import pessimistic
+
+
+"""
+MODULE = "fspo_contributing_example"
+SMALL: dict[str, Any] = {
+    "model": {"path": "tiny:1x32", "threads": 1},
+    "task": {"name": "sort", "n_min": 2, "n_max": 6, "letters": 3, "graded": True},
+    "warmup": None,
+    "steps": 2,
+    "rollout": {"prompts": 8, "group": 8, "max_new_tokens": 8},
+    "update": {"epochs": 2, "minibatches": 2, "lr": 3e-3},
+    "eval": {"prompts": 4, "every": 2},
+}
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The class of CONTRIBUTING.md in a module of its own, on the path; the registry is as before afterwards."""
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code = re.search(r"   ```python\n(.*?)   ```", text, re.S)
+    assert code is not None
+    body = re.sub(r"^   ", "", code[1], flags=re.M)
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / f"{MODULE}.py").write_text(IMPORTS + body, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    known = dict(registry.OBJECTIVES._classes)
+    yield f"{MODULE}:Mine"
+    registry.OBJECTIVES._classes = known
+    sys.modules.pop(MODULE, None)
+
+
+@pytest.fixture
+def run_folder(example: str, tmp_path: Path) -> Path:
+    """A run that trained with it, by `module:Class`."""
+    folder = tmp_path / "run"
+    train(TrainConfig(**SMALL, objective={"name": example, "width": 0.02}), folder)
+    return folder
+
+
+def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
+    run = runs.load(run_folder)
+    assert run.objective == {"name": example, "width": 0.02}
+    assert [m.step for m in run.metrics] == [1, 2]
+    clip_rate = run.metrics[-1].clip_rate
+    assert clip_rate is not None
+    assert 0 < clip_rate <= 1
+
+
+def test_audit_report_and_explorer_know_it_once_registered(run_folder: Path, example: str) -> None:
+    from fspo.report import explore
+
+    sys.modules.pop(MODULE)
+    assert "The run&#39;s objective is not known here" in page_of(run_folder)
+    assert MODULE not in sys.modules  # a folder that names code: nothing is imported for a page
+    fspo.objectives.register(fspo.objectives.get_class(example))
+    assert "mine" in fspo.objectives.names()
+    found = {method.name: method for method in fspo.audit(str(run_folder)).methods}
+    assert found["mine"].report is not None, found["mine"].note
+    assert found["mine"].parameters["width"] > 0
+    config = yaml.safe_load((run_folder / "config.yaml").read_text())
+    config["objective"]["name"] = "mine"
+    (run_folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert re.search(r"mine\W+width", page_of(run_folder))
+    assert '"name":"mine"' in explore.render().replace('": "', '":"')
+    rule = fspo.audit(str(run_folder), rule="mine:width=0.02")
+    assert rule.own is not None
+
+
+def page_of(folder: Path) -> str:
+    from fspo.report import run_page
+
+    return run_page.write(folder).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_it_is_compared_in_worker_processes(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fspo.cli.compare import compare
+
+    suite = {
+        "title": "A new objective",
+        "base": {key: SMALL[key] for key in ("model", "rollout", "update", "eval", "steps", "warmup")},
+        "tasks": {"sort": {"task": SMALL["task"]}},
+        "methods": {
+            "mine": {"objective": {"name": example}, "trials": [{"width": 0.02}]},
+            "gspo": {"objective": {"name": "gspo"}, "trials": [{"clip_low": 0.01, "clip_high": 0.01}]},
+        },
+        "reference": "mine",
+        "seeds": 1,
+    }
+    (tmp_path / "new.yaml").write_text(yaml.safe_dump(suite))
+    compare(str(tmp_path / "new.yaml"), out=tmp_path / "results", workers=1)
+    table = (tmp_path / "results" / "table.md").read_text(encoding="utf-8")
+    assert "width=0.02" in table
+    assert (tmp_path / "results" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_trl_trains_with_it(example: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from datasets import Dataset
+
+    from fspo.engines.trl import FSPOConfig, FSPOTrainer
+    from fspo.model import tiny
+
+    for part in tiny.build("1x32"):
+        part.save_pretrained(tmp_path / "model")
+    args = FSPOConfig(
+        output_dir=str(tmp_path / "out"), objective=example, objective_args={"width": 0.02}, num_iterations=2,
+        per_device_train_batch_size=4, num_generations=4, max_completion_length=6, max_steps=2,
+        use_cpu=True, bf16=False,
+        report_to="none", learning_rate=1e-3, disable_tqdm=True, gradient_checkpointing=False, save_strategy="no",
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": text} for text in ("ab", "ba", "aa", "bb")])
+    trainer = FSPOTrainer(
+        model=str(tmp_path / "model"), args=args, train_dataset=rows,
+        reward_funcs=lambda completions, **_: [float("a" in text) + 0.1 * len(text) for text in completions],
+    )  # fmt: skip
+    trainer.train()
+    run = runs.load(tmp_path / "out" / "fspo")
+    assert run.objective["name"] == example
+    assert run.metrics
+
+
+@pytest.mark.slow
+def test_verl_finds_it_by_module_and_class(example: str) -> None:
+    pytest.importorskip("verl")
+    from fspo.engines.verl import PolicyLoss
+
+    policy = PolicyLoss(loss_mode="fspo", objective={"name": example, "width": 0.02}, updates=2)
+    objective = policy.build()
+    assert (objective.name, objective.model_dump()["width"]) == ("mine", 0.02)
+    logprobs = torch.full((2, 3), 0.1, requires_grad=True)
+    out = objective(logprobs, torch.zeros(2, 3), torch.tensor([1.0, -1.0]), torch.ones(2, 3, dtype=torch.bool))
+    assert out.accepted.tolist() == [0.0, 1.0]
+
+
+def test_its_band_is_what_its_surrogate_clips(example: str) -> None:
+    objective = fspo.objectives.get(example, width=0.1)
+    S = torch.tensor([-0.3, 0.05, 0.3]).double().numpy()
+    rows = fspo.objectives.Responses(S, S * 0 + 7, S * 0 + 1.0)
+    assert fspo.objectives.accepted(objective, rows).tolist() == [1.0, 1.0, 0.0]
+    found = objective.at_clip_rate(rows, 1 / 3)
+    assert found.objective is not None
+    assert found.objective.clip_parameters["width"] == pytest.approx(0.05)

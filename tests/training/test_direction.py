@@ -1,0 +1,130 @@
+"""The measured direction of updates: 1 where nothing is clipped, above its bound, and without a trace in training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fspo
+from fspo.config import read
+from fspo.runs import Cosine, read_lines
+from fspo.training.direction import measure_direction
+from fspo.training.loop import train
+from helpers.batches import random_batch
+from helpers.processes import fingerprint
+
+WIDE: dict[str, dict[str, float]] = {
+    "fspo": {"c_low": 100, "c_high": 100},
+    "rloo": {"clip_low": 0.999, "clip_high": 1e6},
+}
+SUMS = ("fspo", "fspo_adaptive", "fspo_studentized", "rloo", "reinforce", "dr_grpo", "luspo")
+
+
+def cosines(small: list[str], folder: Path, *overrides: str) -> list[Cosine]:
+    train(read(None, [*small, "log.cosine=1", *overrides]), folder)
+    return read_lines(folder, Cosine)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_on_policy_an_objective_of_sums_is_the_true_update(small: list[str], tmp_path: Path, name: str) -> None:
+    """Whatever constant the objective divides by."""
+    on_policy = ["update.epochs=1", "update.minibatches=1", "steps=2", "rollout.prompts=16"]
+    rows = cosines(small, tmp_path, f"objective={name}", *on_policy)
+    assert [(r.step, r.update) for r in rows] == [(1, 0), (2, 0)]
+    for row in rows:
+        assert row.measured == pytest.approx(1, abs=1e-6)
+        assert row.bound == pytest.approx(1, abs=1e-4)
+        assert row.bound_tight == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_off_policy_without_clipping_the_update_is_the_true_one(small: list[str], tmp_path: Path, name: str) -> None:
+    options = [f"objective.{key}={value}" for key, value in WIDE[name].items()]
+    rows = cosines(small, tmp_path, f"objective={name}", *options, "steps=3")
+    assert {r.update for r in rows} == {3}
+    assert [r.measured for r in rows] == pytest.approx([1] * len(rows), abs=1e-6)
+
+
+def test_division_by_length_turns_the_update(small: list[str], tmp_path: Path) -> None:
+    on_policy = ["update.epochs=1", "update.minibatches=1", "rollout.prompts=16", "steps=2"]
+    for row in cosines(small, tmp_path, "objective=grpo", *on_policy):
+        assert 0 < row.measured < 0.9999
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "{name: rloo, clip_low: 0.01, clip_high: 0.01}",
+        "{name: gspo, clip_low: 0.002, clip_high: 0.002}",
+        "{name: fspo, c_low: 0.005, c_high: 0.005}",
+    ],
+)
+def test_clipping_turns_the_update_no_further_than_the_bound(small: list[str], tmp_path: Path, objective: str) -> None:
+    rows = cosines(small, tmp_path, f"objective={objective}", "update.lr=0.001")
+    assert rows
+    for row in rows:
+        assert -1 <= row.bound <= row.measured <= 1 + 1e-9
+        assert row.bound <= row.bound_tight
+    assert min(r.measured for r in rows) < 0.999, "clipping must have acted"
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in fspo.objectives.names()]
+CASES += [(name, {"drift": "kl"}) for name in ("fspo", "fspo_studentized")]
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=str)
+def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str, parameters: dict[str, Any]) -> None:
+    """Log-probs that are linear in few parameters, with |S| of up to 0.3."""
+    objective, measured = fspo.objectives.get(name, **parameters), 0
+    for seed in range(40):
+        batch = random_batch(seed, rows=24, positions=12, most=0.3)
+        features = torch.randn(24, 12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        inputs = (batch.logprobs + features @ w, batch.old_logprobs, batch.advantages, batch.mask)
+        found = measure_direction(objective, inputs, None, 1, [w], 4)
+        if found is not None:
+            assert float(found.bound) <= found.measured + 1e-9, seed
+            S = torch.where(batch.mask, inputs[0] - inputs[1], 0.0).sum(-1)
+            (true,) = torch.autograd.grad((S.exp() * batch.advantages).mean(), w, retain_graph=True)
+            (ours,) = torch.autograd.grad(-objective(*inputs, staleness=1).loss, w)
+            assert found.measured == pytest.approx(float(torch.cosine_similarity(true, ours, 0)), abs=1e-9), seed
+            measured += 1
+        assert w.grad is None
+    assert measured > 20
+
+
+def test_an_update_without_a_direction_is_not_measured() -> None:
+    batch = random_batch(0)
+    w = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    inputs = (batch.logprobs + w, batch.old_logprobs, torch.zeros_like(batch.advantages), batch.mask)
+    assert measure_direction(fspo.objectives.get("fspo"), inputs, None, 0, [w], 4) is None
+
+
+@pytest.mark.parametrize("objective", ["{name: fspo, drift: kl}", "grpo"])
+def test_training_is_the_same_to_the_bit(small: list[str], tmp_path: Path, objective: str) -> None:
+    """Several micro-batches too: their first is measured, with the band of the whole minibatch.
+
+    Only groups whose rewards vary are trained on, so that the first micro-batch has a direction.
+    """
+    options = [f"objective={objective}", "rollout.dynamic=20", "update.token_budget=120", "steps=4"]
+    train(read(None, [*small, *options]), tmp_path / "plain")
+    assert cosines(small, tmp_path / "measured", *options, "log.cosine=2")
+    plain, measured = fingerprint(tmp_path / "plain"), fingerprint(tmp_path / "measured")
+    assert [r.step for r in read_lines(tmp_path / "measured", Cosine)] == [2, 4]
+    del measured["cosine.jsonl"]
+    assert plain == measured
+
+
+def test_a_resumed_run_measures_the_same(small: list[str], tmp_path: Path) -> None:
+    options = [*small, "log.cosine=1", "checkpoint.every=2", "eval.every=2", "objective.c_low=1", "objective.c_high=1"]
+    train(read(None, [*options, "steps=6"]), tmp_path / "whole")
+    train(read(None, [*options, "steps=4"]), tmp_path / "run")
+    with (tmp_path / "run" / "cosine.jsonl").open("a") as file:
+        file.write('{"step": 5, "measured": 0.5}\n{"step": 6, "mea')  # of a step after the last checkpoint, and torn
+    train(read(None, [*options, "steps=6"]), tmp_path / "run", resume=True)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+    steps = [row.step for row in read_lines(tmp_path / "run", Cosine)]
+    assert steps[0] <= 4 < steps[-1], "measured on both sides of the break"

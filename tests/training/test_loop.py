@@ -1,0 +1,228 @@
+"""The loop on a small model: what it writes, that micro-batches do not matter, and every option once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fspo import objectives
+from fspo.config import read
+from fspo.model.loading import Policy
+from fspo.runs import Evaluated, Metrics, NullObserver, Sample, Timing, read_lines
+from fspo.training.loop import train
+
+
+class Watch(NullObserver):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Run(Protocol):
+    def __call__(self, folder: Path, *overrides: str, observer: Any = None) -> Policy: ...
+
+
+@pytest.fixture
+def run(small: list[str]) -> Run:
+    def go(folder: Path, *overrides: str, observer: Any = None) -> Policy:
+        return train(read(None, [*small, *overrides]), folder, observer=observer)
+
+    return go
+
+
+def metrics_of(folder: Path) -> list[Metrics]:
+    return read_lines(folder, Metrics)
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1).double() for p in policy.model.parameters()])
+
+
+def rows(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "records" / "*.parquet")
+
+
+def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
+    run(tmp_path)
+    metrics = metrics_of(tmp_path)
+    assert [m.step for m in metrics] == [1, 2, 3, 4, 5, 6]
+    for m in metrics:
+        assert m.on_policy is False
+        assert m.groups == 8
+        assert m.reward is not None
+        assert 0 <= m.reward <= 1
+        assert all(value is not None and value > 0 for value in (m.kl, m.entropy, m.grad_norm, m.ess))
+        assert m.ess is not None
+        assert m.ess <= 1
+    table = rows(tmp_path)
+    assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
+    assert (table["off_policy"] == (table["update"] > 0)).all()
+    # Clip rates are of answers with a gradient, in the three of the four updates that are off-policy.
+    for m in metrics:
+        pulled = table.filter(step=m.step).filter(pl.col("update") > 0, pl.col("advantage") != 0)
+        assert sum(b.count for b in m.clip_by_length) == len(pulled) > 0
+        assert m.clip_rate == pytest.approx(1 - np.mean(pulled["accepted"].clip(0, 1).to_numpy()), abs=1e-6)
+    first = table.filter(pl.col("staleness") == 0)
+    assert (first["log_ratio"] == 0).all()
+    assert (first["accepted"] == 1).all()
+    last = table.filter(pl.col("staleness") == 3)
+    assert (last["log_ratio"] != 0).all()
+    assert set(table["update"]) == {0, 1, 2, 3}
+    assert json.loads(table["attributes"][0])["size"] >= 2
+    # Every response is trained once per epoch, and advantages of a group add up to nothing.
+    for (_, index), part in table.filter(pl.col("step") == 2).group_by("step", "index"):
+        assert len(part) == 4 * 2, index
+        assert abs(np.sum(part["advantage"].to_numpy())) < 1e-5
+    assert [e.step for e in read_lines(tmp_path, Evaluated)] == [0, 3, 6]
+    assert {c.name for c in (tmp_path / "checkpoints").iterdir()} == {"step-000004", "step-000006"}
+    assert len(read_lines(tmp_path, Sample)) == 6 * 4
+    assert len(read_lines(tmp_path, Timing)) == 6
+
+
+def reward_task(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A reward of the user's own, as a task."""
+    (folder / "data.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"q{i}=", "answer": str(i)}) + "\n" for i in range(99))
+    )
+    (folder / "own_reward.py").write_text(f"def reward(prompt, completion, answer):\n{body}")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    monkeypatch.syspath_prepend(str(folder))
+    return f"task={{name: 'python:own_reward:reward', path: {folder / 'data.jsonl'}}}"
+
+
+@pytest.mark.parametrize("objective", ["fspo", "grpo"])
+def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    task = reward_task(tmp_path, "    return completion.count('a') / 10\n", monkeypatch)
+    run(tmp_path / "run", task, f"objective={objective}", "steps=25", "update.lr=0.002", "eval.every=25")
+    rewards = [m.reward or 0.0 for m in metrics_of(tmp_path / "run")]
+    assert rewards[-1] > rewards[0] + 0.3
+
+
+@pytest.mark.parametrize("objective", ["fspo", "{name: fspo, drift: kl}", "fspo_adaptive", "grpo", "gspo"])
+def test_micro_batches_do_not_matter(run: Run, tmp_path: Path, objective: str) -> None:
+    whole = run(tmp_path / "whole", f"objective={objective}", "steps=2")
+    parts = run(tmp_path / "parts", f"objective={objective}", "steps=2", "update.token_budget=40")
+    assert torch.allclose(weights(whole), weights(parts), atol=2e-5)
+    a, b = rows(tmp_path / "whole"), rows(tmp_path / "parts")
+    order = ["step", "update", "index", "length", "log_ratio"]
+    np.testing.assert_allclose(a.sort(order)["log_ratio"], b.sort(order)["log_ratio"], atol=1e-4)
+    assert np.abs(a["log_ratio"]).max() > 1e-3
+
+
+def test_another_task_to_evaluate_on(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, "steps=1", "eval.task=[{name: sort, n_min: 2, n_max: 3, letters: 4}, {name: count}]", "eval.prompts=32")
+    by_task = read_lines(folder, Evaluated)[0].by_task
+    assert set(by_task) == {"sort", "count"}
+    assert sum(rate.count for rate in by_task.values()) == 32
+    assert by_task["sort"].accuracy > 0 == by_task["count"].accuracy
+    with pytest.raises(ValueError, match="there is no task 'sorting'"):
+        run(tmp_path / "other", "eval.task=sorting")
+
+
+def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, "rollout.staleness=2")
+    assert [m.loss is not None for m in metrics_of(tmp_path)] == [False, False, True, True, True, True]
+    table = rows(tmp_path)
+    assert set(table["staleness"]) == {8, 9, 10, 11}
+    # Step 3 trains the answers of step 1, before any update: their first update is on-policy in fact.
+    assert (table.filter((pl.col("step") == 3) & (pl.col("update") == 0))["log_ratio"].abs() < 1e-5).all()
+    assert (table.filter((pl.col("step") == 5) & (pl.col("update") == 0))["log_ratio"].abs() > 1e-5).any()
+    assert set(table.filter(pl.col("step") == 5)["index"]) == set(range(16, 24))
+
+
+def test_dynamic_sampling_replaces_groups_without_variance(run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "plain", "steps=3")
+    run(tmp_path / "dynamic", "steps=3", "rollout.dynamic=20")
+    plain, dynamic = (
+        sum(m.groups_without_variance or 0 for m in metrics_of(tmp_path / name)) for name in ("plain", "dynamic")
+    )
+    assert dynamic < plain
+    assert max(rows(tmp_path / "dynamic")["index"]) > max(rows(tmp_path / "plain")["index"])
+
+
+def test_options_of_the_objective_reach_the_loss(run: Run, tmp_path: Path) -> None:
+    plain = weights(run(tmp_path / "plain", "steps=2"))
+    kl = weights(run(tmp_path / "kl", "steps=2", "objective.kl={coef: 5.0, kind: k2}"))
+    entropy = weights(run(tmp_path / "entropy", "steps=2", "objective.entropy_coef=5.0"))
+    assert not torch.allclose(plain, kl, atol=1e-4)
+    assert not torch.allclose(plain, entropy, atol=1e-4)
+
+
+def test_lora_trains_adapters_only_and_resumes(small: list[str], tmp_path: Path) -> None:
+    lora = ["model.lora={rank: 4, alpha: 8}", "checkpoint.every=1"]
+    config = read(None, [*small, *lora])
+    policy = train(config, tmp_path / "straight")
+    assert all("lora" in n for n, p in policy.model.named_parameters() if p.requires_grad)
+    half = config.model_copy(update={"steps": 3})
+    train(half, tmp_path / "resumed")
+    again = train(config, tmp_path / "resumed", resume=True)
+    assert torch.equal(weights(policy), weights(again))
+
+
+def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: Path) -> None:
+    watch = Watch()
+    run(
+        tmp_path, "steps=2", "update.epochs=1", "update.minibatches=1", "rollout.max_new_tokens=2",
+        "task={name: sort, n_min: 20, n_max: 30}", observer=watch,
+    )  # fmt: skip
+    text = " ".join(watch.warnings)
+    assert "clipping cannot act" in text
+    assert "were cut off" in text
+    assert "no variance" in text
+    assert metrics_of(tmp_path)[-1].on_policy
+    assert len(watch.warnings) == 3, "each is said once"
+
+
+def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"more than update\.max_skipped = 2"):
+        run(tmp_path, "update.lr=3e38", "update.max_skipped=2", "steps=20")
+    metrics = metrics_of(tmp_path)
+    assert (metrics[-1].skipped or 0) > 2
+    assert len(metrics) < 20
+
+
+def test_a_folder_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    run(tmp_path, "steps=1")
+    with pytest.raises(ValueError, match="already holds a run"):
+        run(tmp_path, "steps=1")
+
+
+def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n    return len(completion) / 10\n"
+    task = reward_task(tmp_path, body, monkeypatch)
+    watch = Watch()
+    run(tmp_path / "run", task, "steps=2", observer=watch)
+    metrics = metrics_of(tmp_path / "run")
+    assert sum(m.unscored or 0 for m in metrics) > 0
+    assert [m.unscored for m in metrics] == [m.unscored_by_kind.get("error", 0) for m in metrics], metrics
+    assert any("could not be scored" in w for w in watch.warnings)
+    table = rows(tmp_path / "run")
+    assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0
+
+
+def test_tensorboard(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run(tmp_path, "steps=1", "log.tensorboard=true")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {"reward", "grad_norm", "eval/accuracy"} <= set(events.Tags()["scalars"])
+
+
+def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
+    ends = {n: weights(run(tmp_path / n, f"objective={n}", "steps=1", "eval.prompts=1")) for n in objectives.names()}
+    again = run(tmp_path / "again", "steps=1", "eval.prompts=1")
+    assert torch.equal(weights(again), ends["fspo"]), "the same settings give the same weights"
+    for one, other in itertools.combinations(("fspo", "grpo", "gspo", "sapo", "vespo", "reinforce"), 2):
+        assert not torch.equal(ends[one], ends[other]), (one, other)
