@@ -201,6 +201,25 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
     return TrainConfig(**values)
 
 
+def code_named_in(values: dict[str, Any]) -> list[str]:
+    """The names in a configuration that stand for Python code to be imported: `module:Class`, `python:module:function`.
+
+    The configuration of a folder that came from elsewhere is data: these are to be confirmed before it is resolved.
+    """
+    held_out = values.get("eval")
+    specs = [values.get("task"), held_out.get("task") if isinstance(held_out, dict) else None]
+    found = [name for spec in specs for name in _names(spec) if tasks.is_code(name)]
+    return found + [name for name in _names(values.get("objective")) if ":" in name and not objectives.known(name)]
+
+
+def _names(spec: Any) -> list[str]:
+    """The names of a task or an objective, as written."""
+    if isinstance(spec, list | tuple):
+        return [name for part in spec for name in _names(part)]
+    name = spec.get("name") if isinstance(spec, dict) else spec
+    return [name] if isinstance(name, str) else []
+
+
 def parse(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"there is no configuration file {str(path)!r}")

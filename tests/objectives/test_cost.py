@@ -24,7 +24,7 @@ def allocations(work: Callable[[], Tensor | None]) -> tuple[Tensor | None, int, 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         result = work()
     held = most = 0
-    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     for event in sorted(events, key=lambda e: e.start_ns()):
         held += event.nbytes()
         most = max(most, held)

@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.report.watch import Server, open_server
+from fspo.report.watch import MOST_CONNECTIONS, Handler, Server, open_server
 from fspo.runs import Metrics, RunWriter
 from helpers.htmlpage import check_policy
 from helpers.processes import COMMAND, Command
@@ -142,3 +143,23 @@ def test_report_of_two_runs_with_images_and_the_explorer(
     wrong = command("report", "pages", check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: pages is not a run folder")
+
+
+def test_idle_connections_are_closed_and_their_number_is_limited(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server = served
+    monkeypatch.setattr(Handler, "timeout", 0.5)
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(MOST_CONNECTIONS + 8)]
+    time.sleep(0.3)
+    closed = 0
+    for connection in idle:
+        connection.settimeout(5)
+        began = time.monotonic()
+        assert connection.recv(1) == b""  # the server hung up: at once beyond the limit, after the time-out within it
+        closed += time.monotonic() - began < 5
+        connection.close()
+    assert closed == len(idle)
+    with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)) as connection_again:
+        connection_again.request("GET", "/")
+        assert connection_again.getresponse().status == 200

@@ -181,3 +181,14 @@ def test_restrict_keeps_the_likeliest() -> None:
     assert torch.isfinite(restrict(logits, 2, None)).squeeze(1).tolist() == [False, True, False, True]
     assert torch.isfinite(restrict(logits, None, 0.6)).squeeze(1).tolist() == [False, True, False, True]
     assert torch.isfinite(restrict(logits, None, 0.01)).squeeze(1).tolist() == [False, True, False, False]
+
+
+def test_prompts_and_answers_must_fit_the_context() -> None:
+    policy = load("tiny:1x32")
+    policy.model.config.max_position_embeddings = 20
+    assert policy.context == 20
+    generate(policy, [[3] * 12], max_new_tokens=8)
+    with pytest.raises(
+        ValueError, match=r"prompt of 13 tokens and rollout.max_new_tokens = 8 exceed the model"
+    ):
+        generate(policy, [[3] * 12, [3] * 13], max_new_tokens=8)

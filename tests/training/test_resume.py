@@ -12,7 +12,8 @@ import pytest
 
 from fspo.config import read
 from fspo.runs import Metrics, NullObserver, Timing
-from fspo.training.loop import RunInterruptedError, train
+from fspo.training.loop import train
+from fspo.training.stopping import RunInterruptedError
 from helpers.processes import fingerprint, fspo, start
 
 STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8",

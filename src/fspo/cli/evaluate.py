@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 console = Console()
 
 Model = Annotated[str, typer.Argument(help="a run's folder, a checkpoint, a model folder or hub name, or a .gguf")]
+Trust = Annotated[bool, typer.Option("--trust", help="import the Python code that the run's configuration names")]
 Settings = Annotated[list[str] | None, typer.Argument(help="settings such as task=add")]
 
 
@@ -34,9 +35,10 @@ def evaluate(
     top_k: Annotated[int | None, typer.Option(help="top-k sampling, for evaluation only")] = None,
     split: Annotated[str, typer.Option(help="train, validation or eval")] = "eval",
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the figures here")] = None,
+    trust: Trust = False,
 ) -> None:
     """Accuracy of a model on a task, with intervals, by length and by difficulty."""
-    found = _answers(model, arguments, split, prompts, samples, temperature, top_p, top_k)
+    found = _answers(model, arguments, split, prompts, samples, temperature, top_p, top_k, trust)
     low, high = found.interval
     console.print(f"{found.prompts} prompts x {found.samples}: accuracy {found.accuracy:.1%} ({low:.1%} to {high:.1%})")
     for k, value in found.pass_at.items() if samples > 1 else ():
@@ -69,9 +71,10 @@ def sample(
     samples: Annotated[int, typer.Option(help="answers per prompt")] = 1,
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 1.0,
     split: Annotated[str, typer.Option(help="train, validation or eval")] = "eval",
+    trust: Trust = False,
 ) -> None:
     """Show what a model answers, with the reward of each answer."""
-    found = _answers(model, arguments, split, prompts, samples, temperature, None, None)
+    found = _answers(model, arguments, split, prompts, samples, temperature, None, None, trust)
     for i, answer in enumerate(found.answers):
         if i % samples == 0:
             console.print(Text(visible(answer.prompt), style="bold"))
@@ -90,11 +93,12 @@ def _answers(
     temperature: float,
     top_p: float | None,
     top_k: int | None,
+    trust: bool,
 ) -> Evaluation:
     """Answers of a model to held-out prompts; a run's folder brings its task and its last checkpoint."""
     quiet()
     from fspo import tasks
-    from fspo.config import read
+    from fspo.config import code_named_in, parse, read
     from fspo.model.loading import load, set_threads
     from fspo.tasks.scoring import Scorer
     from fspo.training import checkpoint
@@ -102,6 +106,10 @@ def _answers(
 
     folder = Path(model)
     run = next((p for p in (folder, *folder.parents[:2]) if (p / "config.yaml").is_file()), None)
+    if run is not None and not trust and (code := code_named_in(parse(run / "config.yaml"))):
+        raise ValueError(
+            f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
+        )
     config = read(None if run is None else str(run / "config.yaml"), arguments or [])
     if run == folder:
         last = checkpoint.latest(folder / "checkpoints") or folder / "model"  # TRL's

@@ -49,7 +49,7 @@ def train(
         print(_described(config, folder, engine))
         return
     from fspo.cli.display import Display
-    from fspo.training.loop import RunInterruptedError
+    from fspo.training.stopping import RunInterruptedError
 
     run = _trainer(engine).train
     summary = {"model": config.model.path, "task": label_of(config), "objective": config.objective["name"]}
@@ -59,7 +59,7 @@ def train(
             run(config, folder, resume=resume, observer=display)
     except RunInterruptedError as stop:
         _print(f"saved after step {stop.step}; to go on: ", again)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + stop.signal_number) from None
     except KeyboardInterrupt:
         _print("stopped; to go on from the last checkpoint: ", again)
         raise typer.Exit(130) from None

@@ -57,7 +57,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path, commit: str) -> Row:
         started = config.model_copy(update={"model": start, "warmup": None})
     error = ""
     try:
-        train(started, folder)
+        train(started, folder, handle_signals=False)
     except FloatingPointError as stop:
         error = str(stop).split(":")[0]  # what follows is advice that names the folder
     objective = objectives.get(**config.objective).model_dump(mode="json")

@@ -45,6 +45,12 @@ class Policy:
         pad: int | None = self.tokenizer.pad_token_id if self.tokenizer is not None else None
         return pad if pad is not None else (self.eos_ids[0] if self.eos_ids else 0)
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens of a prompt and its answer together; None where the model names no limit."""
+        limit = getattr(self.base().config, "max_position_embeddings", None)
+        return limit if isinstance(limit, int) and limit > 0 else None
+
     def base(self) -> Any:
         """The Hugging Face model itself, without a peft wrapper."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -81,9 +87,21 @@ def load(
     # With dropout the log-probs for training would differ from those that the tokens were sampled with.
     model = model.to(torch.device(device)).eval()
     eos_ids = end_ids(model, tokenizer)
+    _check_vocabulary(model, tokenizer, spec)
     if lora is not None:
         model = _add_lora(model, lora, seed)
     return Policy(model, tokenizer, spec, eos_ids)
+
+
+def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:
+    """Every id of the tokenizer has an embedding; without this a prompt could index past the table."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise ValueError(
+            f"the tokenizer of {spec!r} has ids up to {highest}, and the model has {rows} embeddings: they are not of "
+            "the same model"
+        )
 
 
 def save(policy: Policy, folder: str | Path) -> None:

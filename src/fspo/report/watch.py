@@ -24,6 +24,8 @@ from fspo.runs import rows
 __all__ = ["LivePage", "Server", "open_server"]
 
 LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 32
+IDLE_SECONDS = 10
 SHARE = 0.1  # largest share of the time that reading and drawing the run may take
 
 
@@ -65,14 +67,27 @@ class LivePage:
 
 
 class Server(ThreadingHTTPServer):
-    """Bound to loopback, for a browser on this machine."""
+    """Bound to loopback, for a browser on this machine; connections beyond MOST_CONNECTIONS are closed at once."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.source = LivePage(folder)
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes the connection early is not an error."""
@@ -86,6 +101,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = IDLE_SECONDS  # of the socket: a connection that sends nothing is closed
 
     def do_GET(self) -> None:
         # Another site's host name may be made to point here (DNS rebinding); that site could then read the run.

@@ -103,7 +103,7 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
-    ids, group = check_request(prompts, n, max_new_tokens)
+    ids, group = check_request(prompts, n, max_new_tokens, policy.context)
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
     completions: list[list[int]] = []
@@ -117,13 +117,24 @@ def generate(
     return Rollout(ids, completions, group, finished)
 
 
-def check_request(prompts: Sequence[Sequence[int]], n: int, max_new_tokens: int) -> tuple[list[list[int]], list[int]]:
-    """The prompts as lists, and the index of the prompt of each answer; bad arguments are refused."""
+def check_request(
+    prompts: Sequence[Sequence[int]], n: int, max_new_tokens: int, context: int | None
+) -> tuple[list[list[int]], list[int]]:
+    """The prompts as lists, and the index of the prompt of each answer; bad arguments are refused.
+
+    `context` is the most tokens that the model takes, prompt and answer together.
+    """
     if n < 1 or max_new_tokens < 1:
         raise ValueError(f"n is {n} and max_new_tokens is {max_new_tokens}; both must be at least 1")
     ids = [list(p) for p in prompts]
     if not ids or not all(ids):
         raise ValueError("there is no prompt, or a prompt is empty; give at least one token per prompt")
+    longest = max(map(len, ids))
+    if context is not None and longest + max_new_tokens > context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and rollout.max_new_tokens = {max_new_tokens} exceed the model's context of "
+            f"{context} tokens: lower max_new_tokens, or use shorter prompts"
+        )
     return ids, [g for g in range(len(ids)) for _ in range(n)]
 
 

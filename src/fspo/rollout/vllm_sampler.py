@@ -37,7 +37,7 @@ class VllmSampler:
 
     def __init__(self, policy: Policy, cache_gib: float, log: Path, *, logprobs: bool = False) -> None:
         """With `logprobs`, rollouts carry vLLM's own log-probs, which `objective.mismatch` needs."""
-        self.eos_ids, self.log, self.logprobs = policy.eos_ids, log, logprobs
+        self.eos_ids, self.context, self.log, self.logprobs = policy.eos_ids, policy.context, log, logprobs
         self._scratch = tempfile.TemporaryDirectory(prefix="fspo-vllm-")
         save_merged(policy, self._scratch.name)
         self._connection, self._process = _launch(log)
@@ -78,7 +78,7 @@ class VllmSampler:
     ) -> Rollout:
         """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable."""
         Sampling(temperature).check(evaluation=False)
-        ids, group = check_request(prompts, n, max_new_tokens)
+        ids, group = check_request(prompts, n, max_new_tokens, self.context)
         answers = self.answers(
             ids, group, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, logprobs=self.logprobs
         )

@@ -1,7 +1,7 @@
 """Tasks: where prompts come from and how answers are scored."""
 
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.registry import get, names, register, summaries
+from fspo.tasks.registry import get, is_code, names, register, summaries
 from fspo.tasks.scoring import Score, Scorer
 from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
 
@@ -14,6 +14,7 @@ __all__ = [
     "Scorer",
     "Task",
     "get",
+    "is_code",
     "names",
     "register",
     "summaries",

@@ -38,6 +38,12 @@ def summaries() -> dict[str, str]:
     return {name: TASKS.get(name).summary for name in TASKS.names()}
 
 
+def is_code(name: str) -> bool:
+    """Whether a name stands for Python code to be imported: `module:Class` or `python:module:function`."""
+    kind, colon, _ = name.partition(":")
+    return bool(colon) and (kind == Custom.name or kind not in TASKS.names())
+
+
 def get(spec: Spec) -> Task:
     """The task of a name, of a table {"name": ..., parameters}, or of a list of those with a "weight" each."""
     if isinstance(spec, Task):

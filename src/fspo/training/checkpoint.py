@@ -1,15 +1,19 @@
 """Checkpoints: atomic, without pickle, the last few kept.
 
 A checkpoint is a folder that holds the model as any Hugging Face tool reads it, the optimiser's moments, the answers
-that wait to be trained on, and a small JSON. It is written under another name, flushed to disk, and renamed: a folder
-with the right name is whole.
+that wait to be trained on, a small JSON, and the checksums of all of them. It is written under another name, flushed
+to disk, and renamed: a folder with the right name was whole when it was written, and the checksums say whether it
+still is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from fspo.files import sync
 from fspo.model.loading import Policy, save
 
 PREFIX = "step-"
+CHECKSUMS = "checksums.json"  # SHA-256 of every other file
 
 
 @dataclass
@@ -41,14 +46,49 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps of the whole checkpoints in a folder, oldest first."""
-    return sorted(int(p.name.removeprefix(PREFIX)) for p in folder.glob(f"{PREFIX}*") if p.is_dir())
+    """The steps of the checkpoints in a folder, oldest first; whatever else lies there is ignored."""
+    names = (p.name for p in folder.glob(f"{PREFIX}*") if p.is_dir())
+    return sorted(int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a folder."""
-    saved = steps(folder)
-    return path_of(folder, saved[-1]) if saved else None
+def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
+    """The newest checkpoint whose files are all as they were written; `warn` is told about damaged ones.
+
+    Where every checkpoint is damaged there is nothing to go on from, and that is an error.
+    """
+    problems = []
+    for step in reversed(steps(folder)):
+        path = path_of(folder, step)
+        problem = damage(path)
+        if problem is None:
+            return path
+        problems.append(f"the checkpoint {path} is damaged ({problem})")
+        if warn is not None:
+            warn(f"{problems[-1]}: an older one is used, and the steps after it are trained again")
+    if problems:
+        raise ValueError(f"{problems[0]}, and there is no older one that is whole: start again in another folder")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the files of a checkpoint; None if they are what was written."""
+    try:
+        wanted: dict[str, str] = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
+        items = sorted(wanted.items())
+    except (OSError, ValueError, AttributeError):
+        return f"{CHECKSUMS} is missing or cannot be read"
+    for name, digest in items:
+        try:
+            if _digest(path / name) != digest:
+                return f"{name} is not what was written"
+        except OSError:
+            return f"{name} is missing"
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, keep: int) -> Path:
@@ -64,6 +104,9 @@ def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Opt
             moments[f"{i}.{key}"] = value.detach().contiguous()
     save_file(moments, scratch / "optimizer.safetensors")
     (scratch / "state.json").write_text(json.dumps(vars(state)))
+    files = sorted(file for file in scratch.rglob("*") if file.is_file())
+    digests = {str(file.relative_to(scratch)): _digest(file) for file in files}
+    (scratch / CHECKSUMS).write_text(json.dumps(digests, indent=1))
     for file in scratch.rglob("*"):
         if file.is_file():
             sync(file)

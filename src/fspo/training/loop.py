@@ -13,19 +13,19 @@ not stopped.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fspo import objectives, tasks
 from fspo.config import TrainConfig
 from fspo.model.loading import Lora, Policy, load, set_threads
 from fspo.objectives import Objective
 from fspo.rollout import samplers
+from fspo.rollout.generate import check_request
+from fspo.rollout.prompts import encode
 from fspo.rollout.samplers import Sampler
 from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks import Task
@@ -36,30 +36,35 @@ from fspo.training.experience import Experience, collect
 from fspo.training.loggers import Logger, loggers
 from fspo.training.old_logprobs import OldLogProbs, policy_logprobs
 from fspo.training.step_metrics import rows_of, summarise
+from fspo.training.stopping import RunInterruptedError, interrupts, writing
 from fspo.training.update import Learner, Update
 from fspo.training.warmup import warm_start
 
 
-class RunInterruptedError(Exception):
-    """Ctrl-C was pressed; the run is saved up to `step`."""
+def train(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    handle_signals: bool = True,
+) -> Policy:
+    """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none).
 
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped after step {step}")
-        self.step = step
-
-
-def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> Policy:
-    """Run `config` in `folder`; with `resume`, go on from its last checkpoint (or from the start if there is none)."""
+    With `handle_signals`, SIGINT (Ctrl-C), SIGTERM and SIGHUP let the step finish and be saved before the run stops.
+    """
     observer = observer or NullObserver()
     samplers.require(config.rollout)
-    with claimed(folder, resume=resume), ExitStack() as stack:
+    with writing(folder), claimed(folder, resume=resume), ExitStack() as stack:
         run = _prepared(config, folder, observer, stack)
+        if handle_signals:
+            run.asked_to_stop = stack.enter_context(interrupts(observer))
         if run.state.step == 0:
             run.evaluate(0)
         for step in range(run.state.step + 1, config.steps + 1):
             run.step(step)
-            if run.asked_to_stop() and step < config.steps:
-                raise RunInterruptedError(step)
+            if (number := run.asked_to_stop()) and step < config.steps:
+                raise RunInterruptedError(step, number)
         return run.policy
 
 
@@ -69,9 +74,11 @@ def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: Exit
     checkpoint.clean(checkpoints)
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
-    saved = checkpoint.latest(checkpoints)
+    saved = checkpoint.latest(checkpoints, observer.warn)
     policy = _policy(config, start, saved)
     threads = set_threads(policy, config.model.threads)
+    first = [task.example("train", i) for i in range(config.rollout.prompts)]
+    check_request(encode(policy, first, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
     objective = objectives.get(**config.objective)
     reference = load(start, dtype=config.model.dtype, device=config.model.device) if objective.kl is not None else None
     learner = Learner(policy, objective, config)
@@ -90,10 +97,9 @@ def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: Exit
     writer.cut(state.step if saved is not None else -1)
     writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
     sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
-    asked_to_stop = stack.enter_context(_interrupt(observer))
     return _Training(
         config, policy, reference, objective, learner, sampler, task, held_out, scorer, examiner, writer, sinks,
-        observer, asked_to_stop, state, [Experience.from_json(values, policy.device) for values in state.waiting],
+        observer, state, [Experience.from_json(values, policy.device) for values in state.waiting],
     )  # fmt: skip
 
 
@@ -114,9 +120,9 @@ class _Training:
     writer: RunWriter
     sinks: list[Logger]
     observer: Observer
-    asked_to_stop: Callable[[], bool]
     state: checkpoint.State
     waiting: list[Experience]  # rollouts that are not trained on yet, with rollout.staleness
+    asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
 
     def step(self, step: int) -> None:
         """One rollout, and the updates on it or on an older one."""
@@ -239,25 +245,3 @@ class _Clock:
     def timing(self, step: int, tokens: int) -> Timing:
         total = time.perf_counter() - self.began
         return Timing(step=step, **self.laps, total=total, tokens_per_second=tokens / total)
-
-
-@contextmanager
-def _interrupt(observer: Observer) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the step finish and be saved; the second stops at once."""
-    asked: list[int] = []
-
-    def handle(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
-
-    try:
-        before = signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not the main thread, which alone may handle signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -25,7 +25,7 @@ from fspo.engines.translate import is_chat, place, refuse, rows, start
 from fspo.engines.verl.log import collect
 from fspo.engines.verl.names import OWN_OPTIONS, adv_estimator, loss_mode
 from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
-from fspo.training.loop import RunInterruptedError
+from fspo.training.stopping import RunInterruptedError
 
 MISSING = {
     "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",

@@ -12,10 +12,10 @@ with each) it tracks
 
     log u  +=  step * (share outside on that side / (clip_rate / 2) - 1)
 
-`c_max` is a hard bound, so that a wanted clip rate never means an unbounded move of the policy. The drift is followed up
-to c^2 / 2 either way, the drift of Gaussian log-ratios of scale c: a band that followed training further would no longer
-limit the update. `dual` bounds the weight of a response with A < 0. The band of an update is what was known before it;
-`observe` is called once after it with the whole batch, so micro-batches and ranks all use the same band.
+`c_max` is a hard bound, so that a wanted clip rate never means an unbounded move of the policy. The drift is followed
+up to c^2 / 2 either way, the drift of Gaussian log-ratios of scale c: a band that followed training further would no
+longer limit the update. `dual` bounds the weight of a response with A < 0. The band of an update is what was known
+before it; `observe` is called once after it with the whole batch, so micro-batches and ranks all use the same band.
 """
 
 from __future__ import annotations

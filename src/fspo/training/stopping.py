@@ -1,0 +1,80 @@
+"""How a run ends before its last step: a signal lets the step finish and be saved; a full disk is one sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars
+from safetensors import SafetensorError
+
+from fspo.runs import Observer
+from fspo.training import checkpoint
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Ctrl-C, the end of a cluster job, a lost terminal."""
+
+_UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM)
+
+
+class RunInterruptedError(Exception):
+    """A signal asked the run to stop; it is saved up to `step`."""
+
+    def __init__(self, step: int, signal_number: int = signal.SIGINT) -> None:
+        super().__init__(f"stopped after step {step}")
+        self.step, self.signal_number = step, int(signal_number)
+
+
+class RunWriteError(ValueError):
+    """The run folder cannot be written; the message says what is saved."""
+
+
+@contextmanager
+def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
+    """The number of the signal that asked the run to stop, or 0. A second signal stops at once."""
+    asked: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
+
+    try:
+        before = {number: signal.signal(number, handle) for number in SIGNALS}
+    except ValueError:  # not the main thread, which alone may handle signals
+        yield lambda: 0
+        return
+    try:
+        yield lambda: asked[0] if asked else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full or read-only disk raises a RunWriteError of one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError, polars.exceptions.PolarsError) as error:
+        reason = _unwritable(error)
+        if reason is None:
+            raise
+        saved = checkpoint.steps(folder / "checkpoints") if folder.is_dir() else []
+        kept = f"the run is saved up to step {saved[-1]}" if saved else "nothing is saved yet"
+        raise RunWriteError(
+            f"{folder} cannot be written ({reason}); {kept}: mend that, then go on with --resume"
+        ) from None
+
+
+def _unwritable(error: Exception) -> str | None:
+    """Why a file could not be written; None where the error is of another kind."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno) if error.errno in _UNWRITABLE else None
+    return next((os.strerror(code) for code in _UNWRITABLE if os.strerror(code) in str(error)), None)
