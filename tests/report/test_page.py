@@ -297,3 +297,17 @@ def test_a_recorded_cosine_is_drawn_and_an_empty_bound_is_not(tmp_path: Path) ->
     assert 'data-label="guaranteed"' in path.read_text(encoding="utf-8")
     rewrite(folder, [line.model_copy(update={"bound": -1.0}) for line in lines])
     assert 'data-label="guaranteed"' not in write(folder).read_text(encoding="utf-8")
+
+
+def test_a_row_file_that_is_damaged_inside_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=4)
+    path = rows.path_of(folder, 2)
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 2] = bytes(b ^ 0x5A for b in content[4 : len(content) // 2])
+    path.write_bytes(content)
+    with pytest.raises(pl.exceptions.PolarsError):
+        rows.scan(rows.readable(folder)[0]).collect()
+    run = load(folder)
+    assert "records/: step-000002.parquet is damaged inside; left out." in run.notes
+    assert run.rows is not None
+    assert run.rows.steps == 3

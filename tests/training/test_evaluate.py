@@ -34,3 +34,12 @@ def test_summary() -> None:
     assert "answers" not in line.model_dump()
     one = summarise([answer(1.0, 3)] * 8 + [answer(0.0, 3)] * 2, "eval", prompts=10, samples=1)
     assert one.interval == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_nothing_or_everything_solved_still_has_an_interval(reward: float) -> None:
+    found = summarise([answer(reward, 3)] * 40, "eval", prompts=10, samples=4)
+    low, high = found.interval
+    assert high - low == pytest.approx(0.2775, abs=1e-3)  # Wilson's for 0 or 10 of 10 prompts
+    assert (low, high)[int(reward)] == reward
+    assert found.pass_at_interval[4][1] - found.pass_at_interval[4][0] > 0.2

@@ -44,12 +44,17 @@ class RowSummary:
 
 def summarise(run: Path) -> tuple[RowSummary | None, list[str]]:
     """The summary of a run's rows, None if there are none, and notes on what could not be read."""
+    notes: list[str] = []
     paths, broken = rows.readable(run)
-    notes = []
+    try:
+        summary = _summary(paths) if paths else None
+    except pl.exceptions.PolarsError:
+        paths, damaged = rows.intact(paths)
+        broken += damaged
+        summary = _summary(paths) if paths else None
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         notes.append(f"records/: {broken[0]}{more}; left out.")
-    summary = _summary(paths) if paths else None
     if summary is None:
         notes.append("records/ has no rows: no panels by response.")
     return summary, notes

@@ -80,6 +80,19 @@ def readable(run: Path) -> tuple[list[Path], list[str]]:
     return good, broken
 
 
+def intact(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Of readable files, those whose pages can be read too; slow, for when a scan of all of them has failed."""
+    good, broken = [], []
+    for path in paths:
+        try:
+            scan([path]).collect()
+        except pl.exceptions.PolarsError:
+            broken.append(f"{path.name} is damaged inside")
+        else:
+            good.append(path)
+    return good, broken
+
+
 def scan(paths: Sequence[Path]) -> pl.LazyFrame:
     """The needed columns of readable files, without rows that cannot be used."""
     wide = {"step": pl.Int64, "update": pl.Int64, "length": pl.Float64, "log_ratio": pl.Float64,
