@@ -128,7 +128,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
-    """95 % bootstrap interval of a mean over prompts; Wilson's where all prompts agree and a bootstrap would be a point."""
+    """95 % bootstrap interval of a mean over prompts; Wilson's where all agree, since a bootstrap would be a point."""
     if values.min() == values.max() and values[0] in (0.0, 1.0):
         return wilson(float(values.sum()), len(values))
     draws = np.random.default_rng(seed).integers(0, len(values), (2000, len(values)))
