@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic.fields import FieldInfo
 
 from fspo import config, objectives
@@ -94,3 +95,25 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ValueError, match="must hold a table of settings, not list"):
         read(tmp_path / "list.yaml", [])
+
+
+def test_a_resumed_run_starts_from_its_own_configuration(tmp_path: Path) -> None:
+    saved = config.read(None, ["objective=gspo", "rollout.prompts=8", "seed=3"])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(saved.model_dump(mode="json")))
+    found = config.resumed(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
+    assert found == config.read(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
+    assert (found.objective, found.rollout.prompts, found.seed, found.steps) == ({"name": "gspo"}, 8, 3, 400)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=4", "objective=fspo", "objective.clip_low=0.1", "task=count", "rollout.group=4", "model.path=tiny:1x32",
+     "update.lr=1e-3", "advantage=grpo", "warmup=null"],
+)  # fmt: skip
+def test_what_would_make_it_another_run_is_refused_unless_forced(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config.read(None, ["objective=gspo"]).model_dump(mode="json")))
+    with pytest.raises(ValueError, match=r"would make this another run .* or add --force"):
+        config.resumed(path, [override])
+    assert config.resumed(path, [override], force=True) == config.read(path, [override])

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from fspo import advantages, objectives, tasks
-from fspo.settings import Settings, hint
+from fspo.settings import Settings, changes, hint
 
 
 class LoraConfig(Settings):
@@ -199,6 +199,25 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
             raise ValueError(f"the override {override!r} is not of the form key=value")
         _put(values, key.split("."), yaml.safe_load(text), override)
     return TrainConfig(**values)
+
+
+HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib")
+"""Settings that may change when a run is resumed: any other change would make it another run."""
+
+
+def resumed(path: Path, overrides: list[str], *, force: bool = False) -> TrainConfig:
+    """The configuration of a run that goes on: its own saved one, with overrides that leave it the same run.
+
+    With `force`, overrides that make it another run are taken too.
+    """
+    saved, config = read(path, []), read(path, overrides)
+    for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
+        if not force and not any(key == name or key.startswith(f"{name}.") for name in HARMLESS):
+            raise ValueError(
+                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, start in another folder, "
+                "or add --force"
+            )
+    return config
 
 
 def code_named_in(values: dict[str, Any]) -> list[str]:

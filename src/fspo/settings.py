@@ -50,3 +50,19 @@ def hint(wrong: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(wrong, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two configurations differ, by dotted name: old and new value."""
+    old, new = flat(before), flat(after)
+    return {key: (old.get(key), new.get(key)) for key in [*new, *(old.keys() - new)] if old.get(key) != new.get(key)}
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one table with dotted names."""
+    if not isinstance(value, dict) or (prefix and not value):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= flat(item, f"{prefix}.{key}" if prefix else str(key))
+    return found

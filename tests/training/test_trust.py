@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fspo.config import code_named_in, read
-from fspo.runs import Metrics, NullObserver, Timing, locked, read_lines
+from fspo.config import code_named_in, read, resumed
+from fspo.runs import Metrics, NullObserver, Timing, load, locked, read_lines
+from fspo.runs.schema import Change
 from fspo.training import checkpoint
 from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError, RunWriteError
@@ -66,6 +67,17 @@ def test_sigterm_ends_the_command_with_its_own_code(small: list[str], tmp_path: 
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, text
     assert "saved after step" in text
+
+
+def test_changed_settings_of_a_resumed_run_are_facts(run: Path) -> None:
+    for steps in (5, 6):
+        train(resumed(run / "config.yaml", [f"steps={steps}", "log.samples=1"]), run, resume=True)
+    assert load(run).facts.changes == [
+        Change(setting="steps", before=4, after=5),
+        Change(setting="log.samples", before=4, after=1),
+        Change(setting="steps", before=5, after=6),
+    ]
+    assert [m.step for m in read_lines(run, Metrics)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_one_process_at_a_time_writes_to_a_folder(run: Path) -> None:

@@ -30,7 +30,12 @@ class Engine(enum.StrEnum):
 def train(
     arguments: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="folder of the run; default: runs/TASK-OBJECTIVE-SEED")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in this folder, bit by bit")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in this folder, from its saved configuration")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --resume: take settings that make it another run")
+    ] = False,
     report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
     engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = Engine.local,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
@@ -41,9 +46,10 @@ def train(
     [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]
     [dim]fspo train objective.name=gspo task=count steps=200[/]
     [dim]fspo train --out runs/mine --resume[/]
+    [dim]fspo train --out runs/mine --resume steps=400[/]
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
-    config, folder = _configured(arguments, out, resume)
+    config, folder = _configured(arguments, out, resume, force)
     quiet()
     if dry_run:
         print(_described(config, folder, engine))
@@ -87,16 +93,21 @@ def warmup(arguments: Overrides = None) -> None:
     print(warm_start(config, tasks.get(config.task), progress))
 
 
-def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
-    from fspo.config import read
+def _configured(arguments: list[str] | None, out: Path | None, resume: bool, force: bool) -> tuple[TrainConfig, Path]:
+    """The configuration and the folder of a run; one that is resumed starts from its own saved configuration."""
+    from fspo.config import read, resumed
 
     path, overrides = split(arguments)
-    if resume and out is not None and path is None and not overrides:
-        if not (out / "config.yaml").is_file():
-            raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
-        path = str(out / "config.yaml")
-    config = read(path, overrides)
-    return config, out or Path("runs") / f"{label_of(config)}-{config.objective['name']}-{config.seed}"
+    if not resume:
+        config = read(path, overrides)
+        return config, out or Path("runs") / f"{label_of(config)}-{config.objective['name']}-{config.seed}"
+    if path is not None:
+        raise ValueError(f"a resumed run has its own configuration: leave {path!r} out, or give single settings")
+    if out is None:
+        raise ValueError("--resume needs the folder of the run: add --out FOLDER")
+    if not (out / "config.yaml").is_file():
+        raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
+    return resumed(out / "config.yaml", overrides, force=force), out
 
 
 def _trainer(engine: Engine) -> Any:

@@ -68,8 +68,8 @@ def load(folder: str | Path) -> Run:
     has_cosine = (folder / f"{Cosine.file}.jsonl").is_file()  # optional
     return Run(
         folder=folder,
-        facts=_facts(folder / "run.json", notes),
-        config=_config(folder / "config.yaml", notes),
+        facts=read_facts(folder / "run.json", notes),
+        config=read_config(folder / "config.yaml", notes),
         metrics=_by_step(_noted(folder, Metrics, notes)),
         timings=_by_step(_noted(folder, Timing, notes)),
         evaluations=_by_split(_noted(folder, Evaluated, notes)),
@@ -161,7 +161,8 @@ def _cut(text: str) -> str:
     return text[:LONGEST_TEXT] + (f"\n… {left:,} more characters" if left > 0 else "")
 
 
-def _facts(path: Path, notes: list[str]) -> Facts:
+def read_facts(path: Path, notes: list[str]) -> Facts:
+    """run.json; what is wrong with it is added to `notes`."""
     try:
         facts = Facts.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -174,7 +175,8 @@ def _facts(path: Path, notes: list[str]) -> Facts:
     return facts
 
 
-def _config(path: Path, notes: list[str]) -> dict[str, Any]:
+def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
+    """config.yaml as a mapping; what is wrong with it is added to `notes`."""
     if not path.is_file():
         notes.append("config.yaml is missing: the configuration is not shown.")
         return {}

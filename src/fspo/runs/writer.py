@@ -12,7 +12,9 @@ import yaml
 
 from fspo.files import BadLine, json_lines, json_text, replace_file, replacing
 from fspo.runs import rows as row_files
-from fspo.runs.schema import LINES, Facts, Line
+from fspo.runs.reader import read_config, read_facts
+from fspo.runs.schema import LINES, Change, Facts, Line
+from fspo.settings import changes
 
 
 class RunWriter:
@@ -24,11 +26,21 @@ class RunWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def describe(self, config: Mapping[str, Any], *, engine: str, threads: int | None = None) -> None:
-        """config.yaml and run.json."""
+        """config.yaml and run.json; where the folder has them already, run.json keeps what has changed."""
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        facts = Facts(
+            engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads,
+            changes=self._changes(dict(config)),
+        )  # fmt: skip
         replace_file(self.folder / "config.yaml", text)
-        facts = Facts(engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads)
         replace_file(self.folder / "run.json", json_text(facts.model_dump(exclude_none=True), indent=1))
+
+    def _changes(self, config: dict[str, Any]) -> list[Change]:
+        """What earlier starts changed, and what this one does."""
+        before = read_config(self.folder / "config.yaml", [])
+        found = changes(before, config).items() if before else ()
+        earlier = read_facts(self.folder / "run.json", []).changes
+        return [*earlier, *(Change(setting=key, before=old, after=new) for key, (old, new) in found)]
 
     def append(self, line: Line) -> None:
         """One more line of its file, given to the system when this returns."""

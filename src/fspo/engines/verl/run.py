@@ -25,6 +25,7 @@ from fspo.engines.translate import is_chat, place, refuse, rows, start
 from fspo.engines.verl.log import collect
 from fspo.engines.verl.names import OWN_OPTIONS, adv_estimator, loss_mode
 from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
+from fspo.settings import flat
 from fspo.training.stopping import RunInterruptedError
 
 MISSING = {
@@ -100,15 +101,7 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
         "trainer.experiment_name": folder.name, "hydra.run.dir": str(folder / "hydra"),
         "trainer.logger": ["console", "file", *(name for name, wanted in trackers.items() if wanted)],
     }  # fmt: skip
-    return found | _flat(config.engines.verl)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as names with dots, so that a setting may be written either way."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+    return found | flat(config.engines.verl)
 
 
 def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:

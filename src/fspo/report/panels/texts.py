@@ -13,6 +13,7 @@ from fspo.pages.tables import Table
 from fspo.report.panels.phrases import step_ranges
 from fspo.report.report_run import ReportRun
 from fspo.runs import Sample
+from fspo.settings import flat
 from fspo.text import slug
 
 MOST_WARNINGS = 40
@@ -89,16 +90,9 @@ def configuration(runs: Sequence[ReportRun]) -> Markup:
 
 def _differences(runs: Sequence[ReportRun]) -> Table | None:
     """The settings in which the runs differ; None if there are none."""
-    tables = [_flat(run.config) for run in runs]
+    tables = [{key: str(value) for key, value in flat(run.config).items()} for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table)
     rows = [[key, *(table.get(key, "–") for table in tables)] for key in keys]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     head = ["Setting that differs", *(run.name for run in runs)]
     return Table("Settings that differ", head, rows, words=len(runs), wrap=True) if rows else None
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {prefix: str(value)}
-    parts = [_flat(item, f"{prefix}.{key}" if prefix else str(key)) for key, item in value.items()]
-    return {key: text for part in parts for key, text in part.items()}
