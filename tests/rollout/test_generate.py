@@ -14,7 +14,9 @@ from fspo.model.forward import logprobs
 from fspo.model.loading import Lora, Policy, load
 from fspo.rollout import generate as rollout
 from fspo.rollout.generate import generate
+from fspo.rollout.prompts import encode
 from fspo.rollout.sampling import draw, restrict
+from fspo.tasks.task import Example
 from helpers.policies import MODELS, VOCABULARY, make, make_gpt2
 
 
@@ -188,7 +190,12 @@ def test_prompts_and_answers_must_fit_the_context() -> None:
     policy.model.config.max_position_embeddings = 20
     assert policy.context == 20
     generate(policy, [[3] * 12], max_new_tokens=8)
-    with pytest.raises(
-        ValueError, match=r"prompt of 13 tokens and rollout.max_new_tokens = 8 exceed the model"
-    ):
+    with pytest.raises(ValueError, match=r"prompt of 13 tokens and rollout.max_new_tokens = 8 exceed the model"):
         generate(policy, [[3] * 12, [3] * 13], max_new_tokens=8)
+
+
+def test_a_character_outside_the_vocabulary_is_named() -> None:
+    policy = load("tiny:1x32")
+    example = Example(prompt="Sort: Ba", answer="", task="mine", index=0)
+    with pytest.raises(ValueError, match=r"cannot encode 'Sort: Ba' .* not in its vocabulary: 'BS'"):
+        encode(policy, [example])

@@ -5,6 +5,7 @@ Heavy libraries are imported by the subcommand that needs them, so that help is 
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -37,6 +38,7 @@ for command in (sample, report, watch, explore, audit, compare, methods, tasks):
 def main() -> None:
     """Run the command; an expected failure is one sentence on standard error and exit code 2."""
     prepare()
+    sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
         app()
     except (ValueError, FloatingPointError, FileNotFoundError) as error:

@@ -17,7 +17,7 @@ def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None
     if chat is None:
         chat = tokenizer.chat_template is not None
     if not chat:
-        return [tokenizer(example.prompt).input_ids for example in examples]
+        return [_ids(policy, example.prompt) for example in examples]
     if tokenizer.chat_template is None:
         raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
     texts = [
@@ -26,14 +26,28 @@ def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None
         )
         for example in examples
     ]
-    return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    return [_ids(policy, text, add_special_tokens=False) for text in texts]
+
+
+def _ids(policy: Policy, text: str, **options: bool) -> list[int]:
+    """Token ids of a text; a character that the vocabulary lacks is named."""
+    try:
+        ids: list[int] = policy.tokenizer(text, **options).input_ids
+    except Exception as error:  # the class that the tokenizers library raises, with no subclass to name
+        known = policy.tokenizer.get_vocab()
+        missing = sorted({character for character in text if character not in known})
+        raise ValueError(
+            f"the tokenizer of {policy.spec!r} cannot encode {text[:60]!r} ({error}; not in its vocabulary: "
+            f"{''.join(missing)[:40]!r}): change the prompts, or use a model whose tokenizer knows them"
+        ) from None
+    return ids
 
 
 def encode_solution(policy: Policy, example: Example) -> list[int]:
     """Token ids of a worked solution, with the end-of-sequence token."""
     if example.solution is None:
         raise ValueError(f"task {example.task!r} has no worked solutions to warm up on: set warmup=null")
-    return [*policy.tokenizer(example.solution, add_special_tokens=False).input_ids, policy.eos_ids[0]]
+    return [*_ids(policy, example.solution, add_special_tokens=False), policy.eos_ids[0]]
 
 
 def decode(policy: Policy, completions: Sequence[Sequence[int]]) -> list[str]:
