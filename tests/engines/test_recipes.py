@@ -169,8 +169,6 @@ def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "verl"])
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     settings = [*overrides(name, tmp_path), "rollout.engine=local"]
-    if engine == "trl":
-        settings.append("engines.trl.bf16=false")
     run = tmp_path / "run"
     done = fspo("train", str(RECIPES / f"{name}.yaml"), *settings, "--engine", engine, "--out", str(run))
     assert done.returncode == 0, done.stderr
@@ -185,3 +183,10 @@ def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     assert "Clip rate by length" in (run / "report.html").read_text()
     if (name, engine) == ("gsm8k-24gb", "trl"):
         assert fspo("eval", str(run), "--prompts", "4").returncode == 0
+
+
+def test_trl_trains_float32_weights_whatever_the_model_computes_in(tmp_path: Path) -> None:
+    for dtype, products in (("bfloat16", True), ("float32", False)):
+        found = run_trl.arguments(read(None, [f"model.dtype={dtype}", "warmup=null"]), tmp_path)
+        assert found["model_init_kwargs"] == {"dtype": "float32"}
+        assert found["bf16"] is products

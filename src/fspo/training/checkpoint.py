@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fspo.files import sync
 from fspo.model.loading import Policy, save
+from fspo.training.master_weights import MasterWeights
 
 PREFIX = "step-"
 CHECKSUMS = "checksums.json"  # SHA-256 of every other file
@@ -91,7 +92,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, keep: int) -> Path:
+def write(
+    folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, master: MasterWeights, keep: int
+) -> Path:
     """Save, then drop what is older than the last `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     target, scratch = path_of(folder, state.step), folder / f"writing-{state.step:06d}"
@@ -103,6 +106,7 @@ def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Opt
         for key, value in values.items():
             moments[f"{i}.{key}"] = value.detach().contiguous()
     save_file(moments, scratch / "optimizer.safetensors")
+    master.save(scratch)
     (scratch / "state.json").write_text(json.dumps(vars(state)))
     files = sorted(file for file in scratch.rglob("*") if file.is_file())
     digests = {str(file.relative_to(scratch)): _digest(file) for file in files}
@@ -120,7 +124,7 @@ def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Opt
     return target
 
 
-def read(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> State:
+def read(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, master: MasterWeights) -> State:
     """The state of a checkpoint, with the moments put back into the optimiser, and adapters into the policy.
 
     The weights of a model without adapters are loaded with the policy, from the same folder.
@@ -130,6 +134,7 @@ def read(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> Stat
         from peft import set_peft_model_state_dict
 
         set_peft_model_state_dict(policy.model, load_file(adapters))
+    master.load(folder)
     moments = load_file(folder / "optimizer.safetensors")
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in moments.items():

@@ -84,7 +84,7 @@ def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: Exit
     learner = Learner(policy, objective, config)
     state = checkpoint.State()
     if saved is not None:
-        state = checkpoint.read(saved, policy, learner.optimizer)
+        state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
         objective.load_state_dict(state.objective)
         observer.note(f"resumed after step {state.step}")
     scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
@@ -203,7 +203,7 @@ class _Training:
         self.state.objective = self.objective.state_dict()
         self.state.waiting = [experience.to_json() for experience in self.waiting]
         folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
-        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, keep)
+        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)
 
 
 def _policy(config: TrainConfig, start: str, saved: Path | None) -> Policy:

@@ -20,6 +20,7 @@ from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
 from fspo.training.direction import measure_direction
 from fspo.training.experience import Experience, group_order
+from fspo.training.master_weights import MasterWeights
 from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs
 from fspo.training.step_metrics import update_statistics
 
@@ -46,9 +47,10 @@ class Learner:
         settings = config.update
         self.policy, self.objective, self.config = policy, objective, config
         self.parameters = policy.trainable()
+        self.master = MasterWeights(self.parameters)
         fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
+            self.master.weights, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
         )
 
     def learn(self, experience: Experience, step: int) -> list[Update]:
@@ -126,16 +128,18 @@ class Learner:
                 direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
+            self.master.accumulate()
             log_ratio[places], accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
             share = len(places) / len(rows)
             for key, value in result.metrics.items():
                 metrics[key] = metrics.get(key, 0.0) + share * value
             loss += float(result.loss.detach())
             kl += float(_kl(out, old))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip_norm)) if healthy else math.nan
+        norm = float(torch.nn.utils.clip_grad_norm_(self.master.weights, settings.clip_norm)) if healthy else math.nan
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
         if healthy:
             self.optimizer.step()
+            self.master.publish()
             self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
         metrics |= {"loss": loss, "grad_norm": norm, "kl": kl / batch.tokens}
         lengths = np.array(batch.lengths, dtype=np.float64)

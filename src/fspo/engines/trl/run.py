@@ -60,8 +60,9 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
         "adam_beta1": update.betas[0], "adam_beta2": update.betas[1], "weight_decay": update.weight_decay,
         "max_grad_norm": update.clip_norm, "save_steps": config.checkpoint.every * updates,
         "save_total_limit": config.checkpoint.keep, "logging_steps": updates, "disable_tqdm": True,
-        "use_cpu": config.model.device == "cpu", "bf16": False, "gradient_checkpointing": False,
-        "model_init_kwargs": {"dtype": config.model.dtype},
+        "use_cpu": config.model.device == "cpu", "gradient_checkpointing": False,
+        # Float32 weights and bfloat16 products: bfloat16 weights would round most updates away.
+        "bf16": config.model.dtype == "bfloat16", "model_init_kwargs": {"dtype": "float32"},
         "report_to": [name for name, wanted in trackers.items() if wanted] or "none",
     }  # fmt: skip
     if rollout.engine == "vllm":
