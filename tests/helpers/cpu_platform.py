@@ -144,12 +144,17 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         return spec
 
 
+def keep_vllm_weights() -> None:
+    """New weights can be loaded into vLLM in this process; without this, on some processors they cannot."""
+    if LINEAR in sys.modules:  # a worker of vLLM imports vLLM before verl
+        _keep_weights(sys.modules[LINEAR])
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
 if os.environ.get("VERL_PLATFORM") == "cpu":
     _platform()
     _gloo_alone()
     _without_trl()
     _vllm_by_its_name()
-    if LINEAR in sys.modules:  # a worker of vLLM imports vLLM before verl
-        _keep_weights(sys.modules[LINEAR])
-    else:
-        sys.meta_path.insert(0, _WhenImported())
+    keep_vllm_weights()

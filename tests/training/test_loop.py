@@ -205,7 +205,10 @@ def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: p
     metrics = metrics_of(tmp_path / "run")
     assert sum(m.unscored or 0 for m in metrics) > 0
     assert [m.unscored for m in metrics] == [m.unscored_by_kind.get("error", 0) for m in metrics], metrics
-    assert any("could not be scored" in w for w in watch.warnings)
+    assert all(m.unscored_example == ({"error": "RuntimeError: no"} if m.unscored else {}) for m in metrics)
+    said = [w for w in watch.warnings if "could not be scored" in w and "RuntimeError: no" in w]
+    assert 1 <= len(said) <= 2, "once for the rollouts, once for the evaluations"
+    assert any("RuntimeError: no" in text for m in metrics for text in m.warnings.values())
     table = rows(tmp_path / "run")
     assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0
 

@@ -38,7 +38,8 @@ def moved(start: str, folder: Path, dtype: str) -> float:
         names = [name for name, _ in before.named_parameters()]
         after = {name: found[str(i)] for i, name in enumerate(names)}
     pairs = [(p.detach().float(), after[name].float()) for name, p in before.named_parameters()]
-    return sum(int((a != b).sum()) for a, b in pairs) / sum(a.numel() for a, _ in pairs)
+    changed = sum(int((a != b).sum()) for a, b in pairs)
+    return changed / float(sum(a.numel() for a, _ in pairs))
 
 
 def test_small_updates_are_not_rounded_away(small: list[str], tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_training_needs_a_temperature(sampler: VllmSampler) -> None:
 
 
 def test_a_refusal_of_vllm_is_reported_and_the_engine_goes_on(sampler: VllmSampler) -> None:
+    with pytest.raises(ValueError, match="exceed the model's context of 256 tokens"):
+        sampler.generate([[3] * 300], 1, max_new_tokens=3, temperature=1.0, seed=0)
     with pytest.raises(RuntimeError, match=r"vLLM failed to generate: .*vllm\.log"):
-        sampler.generate([[3] * 300], 1, max_new_tokens=3, temperature=1.0, seed=0)  # the model has 256 positions
+        sampler.answers([[3] * 300], [0], max_new_tokens=3, temperature=1.0, seed=0)  # past our own check
     assert len(sampler.generate(PROMPTS, 2, max_new_tokens=3, temperature=1.0, seed=0).completions) == 6

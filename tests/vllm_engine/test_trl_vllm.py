@@ -12,6 +12,7 @@ from datasets import Dataset
 
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 from fspo.model import tiny
+from helpers.cpu_platform import keep_vllm_weights
 
 pytest.importorskip("vllm")
 
@@ -23,6 +24,7 @@ def reward(completions: list[str], **rest: Any) -> list[float]:
 def test_vllm_samples_and_its_mismatch_is_corrected_as_in_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("CI", "1")  # no telemetry
+    keep_vllm_weights()
     for part in tiny.build("2x64"):
         part.save_pretrained(tmp_path / "model")
     config = FSPOConfig(
