@@ -49,11 +49,11 @@ def test_the_network_is_out_of_reach() -> None:
             print("refused")
         """
         assert run(code).stdout == "refused\n"
-        allowed = run_python(textwrap.dedent(code), [""], allow_network=True)[0]
-        assert allowed.stdout == "connected\n"
+        here = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+        assert here.stdout == "connected\n"
 
 
-def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path: Path) -> None:
+def test_files_outside_are_absent_and_the_folder_is_empty_every_time(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
     tmp_path.chmod(0o777)
@@ -62,7 +62,7 @@ def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path
     import os
     print(os.listdir("."), dict(os.environ).keys() <= {{"LC_CTYPE"}})
     open("mine", "w").write("x")
-    for act in (lambda: open({str(target)!r}, "w"), lambda: os.remove({str(target)!r})):
+    for act in (lambda: open({str(target)!r}), lambda: open({str(target)!r}, "w"), lambda: os.remove({str(target)!r})):
         try:
             act()
         except OSError as error:
@@ -70,7 +70,7 @@ def test_files_outside_are_read_only_and_the_folder_is_empty_every_time(tmp_path
     """
     for outcome in run_python(textwrap.dedent(code), ["", ""]):
         assert outcome.status == "ok"
-        assert outcome.stdout == "[] True\nOSError\nOSError\n"
+        assert outcome.stdout == "[] True\n" + 3 * "FileNotFoundError\n"
     assert target.read_text() == "keep me"
 
 
@@ -186,20 +186,56 @@ def test_rows_without_tests_are_refused(tmp_path: Path) -> None:
         tasks.get({"name": f"code:{path}", "eval_path": str(path)}).example("eval", 0)
 
 
-def test_without_namespaces_programs_are_refused_unless_the_network_is_allowed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """With a copy of the script in which the kernel refuses namespaces, as it does in a plain container."""
-    import fspo.tasks.sandbox.launch as sandbox
+def test_the_expected_outputs_are_out_of_reach(doubling: str) -> None:
+    """A program that finds the task's file in the command line of a process of the host, and prints what it says."""
+    code = """
+    import glob, json
+    given = input()
+    for path in [*glob.glob("/proc/*/cmdline"), *glob.glob("/proc/*/environ")]:
+        try:
+            for word in open(path).read().replace("=", chr(0)).split(chr(0)):
+                if word.endswith(".jsonl"):
+                    tests = json.loads(open(word).readline())["tests"]
+                    print(*[test["output"] for test in tests if test["input"] == given])
+        except (OSError, ValueError):
+            pass
+    """.replace("\n    ", "\n")
+    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling})
+    example = task.example("eval", 0)
+    trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", doubling])
+    try:
+        seen = subprocess.run([sys.executable, "-c", code], input="5", capture_output=True, text=True).stdout
+        assert "10" in seen  # it works outside
+        with Scorer(task) as scorer:
+            assert [score.value for score in scorer.score([example] * 2, [code] * 2)] == [0.0, 0.0]
+    finally:
+        trainer.kill()
+        trainer.wait()
 
-    script = Path(sandbox.__file__).with_name("child.py").read_text()
-    denied = script.replace('checked(libc.unshare(flags), "unshare")', 'raise OSError(1, "unshare: denied")')
-    assert denied != script
-    (tmp_path / "child.py").write_text(denied)
-    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
-    with pytest.raises(RuntimeError, match=r"cut off from the network .*denied.*: set allow_network=True"):
-        run_python("print(1)", [""])
-    limited = run_python(
-        "import sys, time\nprint(1)\nif sys.stdin.read(): time.sleep(9)", ["", "x"], Limits(seconds=0.5), True
-    )
-    assert [outcome.status for outcome in limited] == ["ok", "timeout"]
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None:
+    """Whatever a program does to itself or tries on its supervisor is its own 0, also after the scorer's time."""
+    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": graded, "seconds": 0.5})
+    example = task.example("eval", 0)
+    completions = [
+        "while True: pass",
+        "import os\nwhile True:\n  os.mkdir('d'); os.chdir('d')",
+        "import resource\nfor i in range(9): resource.prlimit(1, resource.RLIMIT_AS, (0, 0))",
+        "import os, signal\nfor i in range(1, 65): os.kill(1, i)",
+        "import os, signal\nos.kill(0, signal.SIGSTOP)",
+        "import time\ntime.sleep(0.4)\nprint(2 * int(input()))\nwhile True: pass",
+    ]
+    with Scorer(task, timeout=0.2) as scorer:
+        values = [score.value for score in scorer.score([example] * len(completions), completions)]
+    assert values == [0.0] * len(completions)
+    assert not scorer.failures
+
+
+def test_an_answer_has_a_time_limit_for_all_its_tests(doubling: str) -> None:
+    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True, "answer_seconds": 1.5})
+    example = task.example("eval", 0)
+    begin = time.monotonic()
+    slow = "n = int(input())\nprint(2 * n)\nwhile n > 1: pass"
+    assert task.score(example, slow) == pytest.approx(1 / 3)
+    assert time.monotonic() - begin < 4.0

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fspo import objectives, ratios
-from fspo.audits.findings import FEW, TOLERANCE, Audit, Comparison, LengthRow
+from fspo.audits.findings import Audit, Comparison, LengthRow, verdict
 from fspo.audits.gather import Pass
 from fspo.audits.methods import compare, parse_rule
-from fspo.audits.recommend import Recommendation, recommend
+from fspo.audits.recommend import Advisor, BandRates, Recommendation
 from fspo.audits.sample import Array, Columns
 from fspo.audits.sampled_rows import SampledRows, shape
 from fspo.audits.sources import named, open_sources
-from fspo.fairness import FairnessReport, ScalingLaw, cut, quantile_edges, report_of_bins, scaling_law_of_sums, wilson
+from fspo.fairness import (
+    FEW,
+    FairnessReport,
+    ScalingLaw,
+    band_exponent,
+    cut,
+    fresh_rate_interval,
+    quantile_edges,
+    report_of_bins,
+    rows_needed,
+    scaling_law,
+    scaling_law_of_sums,
+    wild_rows,
+    wilson,
+)
 from fspo.objectives import Objective, Responses
 from fspo.text import percent
 
@@ -35,19 +51,20 @@ def audit(
 ) -> Audit:
     """Audit a path, several paths, a frame or a dictionary of columns.
 
-    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, accepted, advantage, reward, truncated, step,
-    off_policy) to the names of columns; a role that is not given is found by common names. `by` asks for fairness over
-    another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data
-    without a column of what was accepted. `clip_rate` is the rate at which methods are compared and the band is
-    chosen; default: the run's own, or 0.1.
+    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, mask, accepted, advantage, reward, truncated,
+    step, off_policy) to the names of columns; a role that is not given is found by common names. `by` asks for
+    fairness over another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or
+    `module:Class`, for data without a column of what was accepted. `clip_rate` is the rate at which methods are
+    compared and the band is chosen; default: the run's own, or 0.1.
     """
     if clip_rate is not None and not 0 < clip_rate < 1:
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
     if bins < 1 or not 0 < confidence < 1:
         raise ValueError(f"bins = {bins} must be at least 1 and confidence = {confidence} between 0 and 1")
     own_rule = None if rule is None else parse_rule(rule)
-    sources = open_sources(data)
-    gathered = Pass(sources, columns or {}, by)
+    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
+        sources = open_sources(data, Path(scratch))
+        gathered = Pass(sources, columns or {}, by)
     files = [name for source in sources for name in source.names]
     return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
 
@@ -58,7 +75,8 @@ class Analysis:
     def __init__(self, gathered: Pass, rule: Objective | None, bins: int, confidence: float) -> None:
         self.gathered, self.rule, self.bins, self.confidence = gathered, rule, bins, confidence
         self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
-        self.notes: list[str] = []
+        self.notes: list[str] = list(gathered.notes)
+        self.wild = np.zeros(0, bool)  # of the sampled rows
         # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
         self.off_policy = int(self.cells["count"].sum()) if gathered.has("log_ratio") else 0
         self.clippable = int(self.cells["with_gradient"].sum()) if self.off_policy else 0
@@ -80,7 +98,7 @@ class Analysis:
             unit="characters" if "text" in self.gathered.roles else "tokens",
             confidence=self.confidence,
             verdict=verdict(own if attribute is None else attribute),
-            own_rule=self.rule.name if self.rule is not None else "the run's own rule",
+            own_rule=self._own_rule,
             own=own,
             attribute=attribute,
             clip_rate=None if enough is None else rate,
@@ -90,9 +108,13 @@ class Analysis:
             ess=ratios.effective_share(responses.log_ratio) if responses else None,
             lengths=self._lengths(),
             spans=self.sampled.spans(),
-            recommendation=None if enough is None else self._recommendation(enough, law, rate),
+            recommendation=None if enough is None else self._recommendation(enough, rate, own),
             notes=self.notes,
         )
+
+    @property
+    def _own_rule(self) -> str:
+        return self.rule.name if self.rule is not None else "the run's own rule"
 
     # --- the rows ---------------------------------------------------------------------------------------------------
 
@@ -117,10 +139,14 @@ class Analysis:
         return SampledRows(columns, responses, accepted, has_gradient, bins, self.confidence)
 
     def _responses(self, columns: Columns, tokens: Array | None) -> Responses:
-        """The sampled rows as the objectives read them; the drift is that of all rows."""
+        """The sampled rows as the objectives read them; the drift is without wild rows."""
         S, L = (np.asarray(columns[name], np.float64) for name in ("log_ratio", "length"))
         sign = np.sign(columns["advantage"]) if "advantage" in columns else np.zeros(len(S))
-        mu = ratios.drift(self.cells["log_ratio"], self.cells["count"] * self.cells["length"])
+        self.wild = wild_rows(S, L)
+        if self.wild.any():
+            mu = ratios.drift(S[~self.wild], L[~self.wild])
+        else:
+            mu = ratios.drift(self.cells["log_ratio"], self.cells["count"] * self.cells["length"])
         return Responses(S, L, sign, tokens, mu)
 
     # --- fairness ---------------------------------------------------------------------------------------------------
@@ -156,17 +182,34 @@ class Analysis:
         if self.off_policy < FEW:
             self.notes.append(f"mu, sigma and H: cannot tell from {self.off_policy} rows; at least {FEW} are needed.")
             return None
-        sample = (responses.log_ratio, responses.lengths)
+        S, L, tame = responses.log_ratio, responses.lengths, ~self.wild
         try:
-            return scaling_law_of_sums(
-                c["length"], c["count"], c["log_ratio"], c["square"], sample=sample, confidence=self.confidence
+            law = scaling_law_of_sums(
+                c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
             )
+            if tame.all():
+                return law
+            clipped = band_exponent(S[tame], L[tame], np.zeros(int(tame.sum())), DEFAULT_CLIP_RATE, self.confidence)
+            found = scaling_law(S[tame], L[tame], confidence=self.confidence)
+            found = found.reaching(law.mu_interval, law.scale_interval, clipped.interval)
+            return found.reaching(law.mu_interval, law.scale_interval, law.interval)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
 
-    def _recommendation(self, responses: Responses, law: ScalingLaw | None, rate: float) -> Recommendation | None:
-        band = recommend(responses, law, rate)
+    def _recommendation(self, responses: Responses, rate: float, own: FairnessReport | None) -> Recommendation | None:
+        count, needed = int(responses.has_gradient.sum()), rows_needed(rate, self.confidence)
+        if count < needed:
+            high = fresh_rate_interval(rate, count, self.confidence)[1]
+            self.notes.append(
+                f"No band is recommended: {count} rows are too few for a clip rate of {percent(rate)}, since a band "
+                f"from them could clip up to {percent(high)} of fresh rows; at least {needed} are needed."
+            )
+            return None
+        parts = self.sampled.parts(self.gathered.roles)
+        advisor = Advisor(responses, self.wild, self.sampled.by_length, parts, self.confidence)
+        rates = None if own is None else BandRates(self._own_rule, own)
+        band = advisor.recommend(rate, rates)
         if band is None:
             self.notes.append(f"No band clips {percent(rate)} with half on each side: ask for less with --clip-rate.")
         return band
@@ -217,10 +260,9 @@ class Analysis:
                 "Rewards that differ within groups of answers give advantages."
             )
             return
-        if self.clippable < self.off_policy:
+        if (without := self.off_policy - self.clippable - found.no_advantage) > 0:
             self.notes.append(
-                f"{self.off_policy - self.clippable:,} rows have advantage 0 and no gradient to clip: they are left "
-                "out of clip rates."
+                f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
             )
         if self.sampled.accepted is None:
             self.notes.append(
@@ -232,27 +274,8 @@ class Analysis:
                 "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
                 "are not known."
             )
+        self.notes += self.sampled.notes(self.wild)
         if found.sample.stride > 1:
             self.notes.append(
                 f"Methods, shape, ESS, gradient shares and drift are from a random 1 in {found.sample.stride} rows."
             )
-
-
-def verdict(report: FairnessReport | None) -> str:
-    """Fair, unfair or cannot tell, and why."""
-    if report is None:
-        return "cannot tell how fair the run's own clipping is: see the notes"
-    small = min(report.bins, key=lambda b: b.count)
-    if small.count < FEW:
-        return f"cannot tell: the bin {small.label} has {small.count} rows, and a rate needs {FEW}: use fewer bins"
-    if len(report.bins) == 1:
-        return f"cannot tell: all rows have the {report.attribute} {small.label}, so there is nothing to compare"
-    (low, high), worst = report.lre_interval, max(report.bins, key=lambda b: abs(b.reweighting - 1))
-    if low > TOLERANCE:
-        return (
-            f"unfair: {report.attribute} {worst.label} is clipped {percent(worst.clip_rate)} against "
-            f"{percent(report.clip_rate)} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
-        )
-    if high <= TOLERANCE:
-        return f"fair: every bin's acceptance is within {percent(high)} of the average"
-    return f"cannot tell: the LRE is between {low:.3f} and {high:.3f}, and fair means at most {TOLERANCE:g}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fspo import objectives
-from fspo.audits.audit_tables import tables
-from fspo.audits.findings import FEW, Audit
-from fspo.fairness.measure import FairnessReport
+from fspo.audits.audit_tables import band_sentences, tables
+from fspo.audits.findings import Audit
+from fspo.fairness import FEW, FairnessReport
 from fspo.pages import charts, document
 from fspo.pages.plots import Plot, grid
 from fspo.text import percent
@@ -20,6 +20,7 @@ def render(audit: Audit) -> str:
         plots=grid(_plots(audit)),
         tables=tables(audit),
         band=audit.recommendation,
+        band_sentences=band_sentences(audit),
         clip_rate=None if audit.recommendation is None else percent(audit.recommendation.clip_rate),
         notes=audit.notes,
     )

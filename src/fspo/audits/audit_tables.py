@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fspo.audits.findings import FEW, Audit
-from fspo.fairness import Bin, FairnessReport, Interval
+from fspo.audits.findings import Audit
+from fspo.audits.recommend import Recommendation
+from fspo.fairness import FEW, Bin, FairnessReport, Interval
 from fspo.pages.tables import Table
 from fspo.text import percent, short
 
@@ -18,6 +19,8 @@ def tables(audit: Audit) -> list[Table]:
     found = [_fairness(audit, report) for report in (audit.own, audit.attribute) if report is not None]
     if audit.methods:
         found.append(_methods(audit))
+    if audit.recommendation is not None:
+        found.append(_band(audit, audit.recommendation))
     if audit.law is not None:
         found.append(_model(audit))
     found.append(_lengths(audit))
@@ -63,6 +66,40 @@ def _methods(audit: Audit) -> Table:
     over = next((m.report.attribute for m in audit.methods if m.report), "length")
     title = f"Every method at a clip rate of {percent(audit.clip_rate)}: clip rate by {over}, in %, ± half the interval"
     return Table(title, ["method", *labels, "flatness", "LRE", "range"], rows, words=1)
+
+
+def band_sentences(audit: Audit) -> list[str]:
+    """How certain the recommended band is, and what is unfair about it."""
+    band = audit.recommendation
+    if band is None:
+        return []
+    low, high = band.exponent_interval
+    sure = (
+        f"From {band.rows:,} rows: of fresh rows {_span(band.fresh_interval)} will be clipped, and clipping has no "
+        f"trend over length at an exponent between {low:.2f} and {high:.2f} ({_interval(audit)}s)."
+    )
+    return [sure, *band.advice]
+
+
+def _band(audit: Audit, band: Recommendation) -> Table:
+    first = band.report
+    rows = []
+    for k, b in enumerate(first.bins):
+        cells = []
+        for rule in band.rates:
+            same = rule.report.bins[k] if len(rule.report.bins) == len(first.bins) else None
+            known = same is not None and same.count >= FEW
+            cells.append(
+                f"{percent(same.clip_rate)} ({_span(same.clip_interval)})" if same and known else "cannot tell"
+            )
+        rows.append([b.label, f"{b.count:,}", *cells])
+    few = any(b.count < FEW for b in first.bins)
+    reports = [rule.report for rule in band.rates]
+    rows.append(["all", f"{band.rows:,}", *(percent(r.clip_rate) for r in reports)])
+    rows.append(["LRE", "", *("cannot tell" if few else _with(r.lre, r.lre_interval) for r in reports)])
+    rows.append(["flatness", "", *("cannot tell" if few else percent(r.flatness) for r in reports)])
+    title = f"The recommended band: clip rate by length, with {_interval(audit)}s"
+    return Table(title, [f"length in {audit.unit}", "rows", *(rule.name for rule in band.rates)], rows)
 
 
 def _model(audit: Audit) -> Table:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 import polars as pl
 
-from fspo.audits.roles import Roles
+from fspo.audits.roles import Roles, is_chat
 from fspo.audits.sample import Array, Columns
 from fspo.audits.sources import Source
 
@@ -21,11 +21,17 @@ WANTED = {
 }
 
 
+FLAGS = ("accepted", "truncated", "off_policy")
+WORDS = dict.fromkeys(("true", "yes", "y", "t"), "1") | dict.fromkeys(("false", "no", "n", "f"), "0")
+
+
 class BatchReader:
-    """One batch. A column that is empty throughout counts as missing; only rewards may be empty in some rows."""
+    """One batch. A column that is empty throughout counts as missing; some rewards and advantages may be empty."""
 
     def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, first: int) -> None:
         self.batch, self.roles, self.source, self.first = batch, roles, source, first
+        self.averaged = 0  # rows whose advantages differ between tokens
+        self.no_advantage = 0  # rows without one, where others have one
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
         name = self.roles.by if role == "by" else self.roles.columns[role]
@@ -45,15 +51,30 @@ class BatchReader:
             pair = self._some("logprobs") | self._some("old_logprobs")
             if len(pair) == 2:
                 columns["log_ratio"] = pair["logprobs"].astype(np.float64) - pair["old_logprobs"]
-        for role in ("accepted", "advantage", "truncated", "step", "off_policy"):
+        for role in ("accepted", "truncated", "step", "off_policy"):
             columns |= self._some(role)
+        if "advantage" in self.roles:
+            columns["advantage"] = self._advantages(columns["length"])
         columns |= self._rewards()
+        if "part" in self.roles:
+            columns["part"] = self._series("part").cast(pl.String).fill_null("(none)").to_numpy().astype(object)
         if self.roles.by is not None:
             columns["by"] = self._by(self.batch[self.roles.by])
         return columns, tokens
 
     def _series(self, role: str) -> pl.Series:
-        return self.batch[self.roles.columns[role]]
+        """The column of a role; numbers given as text are numbers, and so are true, yes, false and no."""
+        values = self.batch[self.roles.columns[role]]
+        if values.dtype != pl.String or role in ("text", "part"):
+            return values
+        words = values.str.strip_chars().str.to_lowercase()
+        words = words.replace(WORDS) if role in FLAGS else words
+        numbers = words.cast(pl.Float64, strict=False)
+        bad = (numbers.is_null() & values.is_not_null() & (words != "")).to_numpy()
+        if bad.any() and not (role in ("reward", "step") and bad.all()):  # words alone, such as grades, are no numbers
+            needed = "true or false" if role in FLAGS else "a number"
+            self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where {needed} is needed")
+        return numbers
 
     def _some(self, role: str) -> Columns:
         """The column of a role, if there is one with values."""
@@ -83,7 +104,7 @@ class BatchReader:
 
     def _length(self) -> Array:
         if "text" in self.roles:
-            return self._series("text").str.len_chars().fill_null(0).to_numpy()
+            return self._text_lengths(self._series("text"))
         if self.roles.tokens:
             return self._list_lengths()
         L = self._numbers("length")
@@ -93,18 +114,83 @@ class BatchReader:
                 self.fail(fraction, "length", f"is {L[fraction][0]:g}{WANTED['length']}")
         return L
 
+    def _text_lengths(self, texts: pl.Series) -> Array:
+        """Characters of a text, or of all messages of a chat."""
+        if is_chat(texts.dtype):
+            parts = pl.element().struct.field("content").cast(pl.String).str.len_chars()
+            texts = texts.list.eval(parts).list.sum()
+        else:
+            texts = texts.cast(pl.String).str.len_chars()
+        return np.asarray(texts.fill_null(0).to_numpy())
+
     def _list_lengths(self) -> Array:
+        """The trained tokens of each answer; those that are not, by the mask or the length, are left out of `keep`."""
         role = "log_ratio" if "log_ratio" in self.roles else "logprobs"
-        L = self._list(role).list.len().to_numpy()
+        L = self._list(role).list.len().to_numpy().astype(np.intp)
         if L.min() < 1:
             self.fail(L < 1, role, "is a list without numbers: leave such answers out")
         if role == "logprobs":
             other = self._list("old_logprobs").list.len().to_numpy()
             self._same(other, L, "old_logprobs", "holds {0} numbers where the other log-probs are {1}")
-        if "length" in self.roles:
+        self.raw, self.keep = L, None
+        if (mask := self._mask(L)) is not None:
+            self.keep = mask
+        elif "length" in self.roles:
             said = self._numbers("length")
-            self._same(said, L, role, "holds {1} numbers where the length is {0:g}: leave padding out")
-        return L
+            if (said != L).any():
+                beyond = position(L) >= np.repeat(said, L)
+                if (said > L).any() or (self._nonzero() & beyond).any():
+                    self._same(said, L, role, "holds {1} numbers where the length is {0:g}: leave padding out")
+                self.keep = ~beyond
+        elif (padded := self._padded(L)).any():
+            self.fail(padded, role, "ends in zeros, which look like padding: give --mask COLUMN or --length COLUMN")
+        if self.keep is None:
+            return L
+        kept = np.add.reduceat(self.keep, np.cumsum(L) - L, dtype=np.intp)
+        if kept.min() < 1:
+            self.fail(kept < 1, role, "has no trained token in its mask: leave such answers out")
+        return kept
+
+    def _mask(self, L: Array) -> Array | None:
+        """Which tokens the mask counts, in one flat array."""
+        if "mask" not in self.roles or self._series("mask").null_count() == self.batch.height:
+            return None
+        mask = self._list("mask")
+        sizes = mask.list.len().to_numpy()
+        if self.roles.columns["mask"].lower() == "attention_mask" and (sizes != L).any():
+            return None  # that of the prompt and the answer
+        self._same(sizes, L, "mask", "holds {0} numbers where the log-probs are {1}")
+        return np.asarray(mask.explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
+
+    def _nonzero(self, rows: Array | None = None) -> Array:
+        """Tokens of all rows, or of these, that have a value other than 0 in one of the lists."""
+        found = np.zeros(0, bool)
+        for role in ("log_ratio",) if "log_ratio" in self.roles else ("logprobs", "old_logprobs"):
+            lists = self._list(role) if rows is None else self._list(role).gather(rows)
+            values = lists.explode().cast(pl.Float64).fill_null(1.0).to_numpy() != 0
+            found = found | values if len(found) else values
+        return found
+
+    def _padded(self, L: Array) -> Array:
+        """Rows that end in padding: where all lists have one size, or where many lists end in several zeros.
+
+        A single token of probability 1 at the end, where both log-probs are 0, is common and is no padding, and so are
+        on-policy log-ratios, which are all 0.
+        """
+        ends = np.ones(len(L), bool)
+        for role in ("log_ratio",) if "log_ratio" in self.roles else ("logprobs", "old_logprobs"):
+            for place in (-1, -2):
+                ends &= (self._list(role).list.get(place, null_on_oob=True) == 0).fill_null(False).to_numpy()
+        rows = np.flatnonzero(ends)
+        if not len(rows):
+            return ends
+        sizes = L[rows]
+        last = np.maximum.reduceat(np.where(self._nonzero(rows), position(sizes), -1), np.cumsum(sizes) - sizes)
+        trailing = np.zeros(len(L), np.intp)
+        trailing[rows] = np.where(last < 0, 0, sizes - 1 - last)
+        same = len(L) > 1 and L.min() == L.max()
+        sure = same or (trailing > 1).mean() >= 0.2 or trailing.max() >= 16
+        return np.asarray((trailing > 1) & sure)
 
     def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
         differ = one != other
@@ -123,18 +209,57 @@ class BatchReader:
     def _token_ratios(self, L: Array) -> tuple[Array, Array]:
         """Token log-ratios in one flat array, and their sums."""
         if "log_ratio" in self.roles:
-            flat = self._flat("log_ratio", L)
+            flat = self._flat("log_ratio")
         else:
-            flat = self._flat("logprobs", L) - self._flat("old_logprobs", L)
+            flat = self._flat("logprobs") - self._flat("old_logprobs")
         return flat, np.add.reduceat(flat, np.cumsum(L, dtype=np.intp) - L)
 
-    def _flat(self, role: str, L: Array) -> Array:
+    def _flat(self, role: str) -> Array:
         values = self._list(role).explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
+        if self.keep is not None:
+            values = values[self.keep]
         if not np.abs(values).max() <= TOO_LARGE:
+            row = np.repeat(np.arange(len(self.raw)), self.raw)
+            row = row if self.keep is None else row[self.keep]
             token = int(np.argmax(~(np.abs(values) <= TOO_LARGE)))
-            row = int(np.searchsorted(np.cumsum(L), token, side="right"))
-            self.fail(np.arange(len(L)) == row, role, "holds an empty, NaN or infinite value")
+            self.fail(np.arange(len(self.raw)) == row[token], role, "holds an empty, NaN or infinite value")
         return values
+
+    # --- advantages -------------------------------------------------------------------------------------------------
+
+    def _advantages(self, L: Array) -> Array:
+        """One number per answer: 0 for a row without one, and the mean over trained tokens of a list."""
+        values = self._series("advantage")
+        if isinstance(values.dtype, pl.List):
+            values = self._token_advantages(values, L)
+        self.no_advantage = values.null_count()
+        if self.no_advantage == self.batch.height:
+            return np.zeros(self.batch.height)
+        numbers = values.cast(pl.Float64).fill_null(0.0).to_numpy()
+        if not np.abs(numbers).max() <= TOO_LARGE:
+            bad = ~(np.abs(numbers) <= TOO_LARGE)
+            self.fail(bad, "advantage", f"is {numbers[bad][0]:g}")
+        return numbers
+
+    def _token_advantages(self, lists: pl.Series, L: Array) -> pl.Series:
+        sizes = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
+        flat = lists.filter(sizes > 0).explode().cast(pl.Float64).to_numpy()
+        keep = position(sizes) < np.repeat(L, sizes)
+        if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
+            keep = self.keep
+        elif ((sizes > 0) & (sizes < L)).any():
+            short = (sizes > 0) & (sizes < L)
+            self.fail(
+                short, "advantage", f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens"
+            )
+        row = np.repeat(np.arange(len(sizes)), sizes)[keep]
+        table = pl.DataFrame({"row": row, "value": flat[keep]}).group_by("row", maintain_order=True)
+        found = table.agg(pl.col("value").mean(), first=pl.col("value").first(), same=pl.col("value").n_unique() == 1)
+        self.averaged = int((~found["same"]).sum())
+        values = pl.Series([None], dtype=pl.Float64).extend_constant(None, len(sizes) - 1)
+        return values.scatter(
+            found["row"], pl.select(pl.when(found["same"]).then(found["first"]).otherwise(found["value"])).to_series()
+        )
 
     # --- rewards and attributes -------------------------------------------------------------------------------------
 
@@ -157,3 +282,9 @@ class BatchReader:
         if bad.any():
             self.fail(bad, "by", "is empty, NaN or infinite")
         return values.to_numpy()
+
+
+def position(sizes: Array) -> Array:
+    """0, 1, ... within each list of these sizes, in one flat array."""
+    ends = np.cumsum(sizes)
+    return np.asarray(np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes))

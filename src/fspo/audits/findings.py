@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fspo.audits.recommend import Recommendation
-from fspo.fairness import Bin, FairnessReport, Interval, ScalingLaw
+from fspo.fairness import FAIR, FEW, Bin, FairnessReport, Interval, ScalingLaw
 from fspo.files import json_text, plain, replace_file
-
-FEW = 30  # a bin with fewer rows gets no rate
-TOLERANCE = 0.05  # an LRE of at most this is called fair
+from fspo.text import percent
 
 
 @dataclass(frozen=True)
@@ -116,6 +114,28 @@ class Audit:
         from fspo.audits.audit_page import render
 
         replace_file(path, render(self))
+
+
+def verdict(report: FairnessReport | None) -> str:
+    """Fair, unfair or cannot tell, and why."""
+    if report is None:
+        return "cannot tell how fair the run's own clipping is: see the notes"
+    small = min(report.bins, key=lambda b: b.count)
+    if small.count < FEW:
+        return f"cannot tell: the bin {small.label} has {small.count} rows, and a rate needs {FEW}: use fewer bins"
+    if len(report.bins) == 1 and small.low < small.high:
+        return "cannot tell: one bin has nothing to compare with: use --bins 2 or more"
+    if len(report.bins) == 1:
+        return f"cannot tell: all rows have the {report.attribute} {small.label}, so there is nothing to compare"
+    (low, high), worst = report.lre_interval, max(report.bins, key=lambda b: abs(b.reweighting - 1))
+    if low > FAIR:
+        return (
+            f"unfair: {report.attribute} {worst.label} is clipped {percent(worst.clip_rate)} against "
+            f"{percent(report.clip_rate)} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
+        )
+    if high <= FAIR:
+        return f"fair: every bin's acceptance is within {percent(high)} of the average"
+    return f"cannot tell: the LRE is between {low:.3f} and {high:.3f}, and fair means at most {FAIR:g}"
 
 
 def _fields(value: Any) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from fspo import ratios
 from fspo.audits.batches import BatchReader
-from fspo.audits.roles import assign
+from fspo.audits.roles import OPTIONAL, assign
 from fspo.audits.sample import Array, Columns, RowSample
 from fspo.audits.sources import Source
 
@@ -18,7 +19,7 @@ EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / 
 FINE = 4096
 FIELDS = ("count", "with_gradient", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
 
-SAMPLED = ("length", "log_ratio", "accepted", "advantage", "step", "by")
+SAMPLED = ("length", "log_ratio", "accepted", "advantage", "step", "by", "part")
 
 
 @dataclass
@@ -94,18 +95,37 @@ def on_policy(columns: Columns) -> Array:
 class Pass:
     """What is gathered from all rows."""
 
+    rows: int
+    empty: int  # answers without a character
+    unscored: int  # answers without a reward, where others have one
+    averaged: int  # answers whose advantages differ between tokens
+    no_advantage: int  # rows without an advantage, where others have one
+
     def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None) -> None:
-        self.roles = assign(sources[0].schema, given, by, sources[0].names[0])
-        self.all, self.on_policy = Cells(), Cells()
-        counts = [n for s in sources for n in (s.counts or [-1])]
-        self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
-        self.rows = self.empty = self.unscored = 0
-        self._seen: dict[str, bool] = {}
-        for source in sources:
-            self._read(source)
+        schema = _union(sources)
+        self.roles = assign(schema, given, by, sources[0].names[0])
+        self.notes: list[str] = []
+        for role in ("truncated", "step"):
+            name = self.roles.columns.get(role)
+            if name is not None and (lacks := [s for s in sources if name not in s.schema]):
+                self.notes.append(f"{lacks[0].names[0]} has no column {name!r}, so it is left out of the audit.")
+                del self.roles.columns[role]
+        self._gather(sources)
+        if "advantage" in self.roles and self.no_advantage == self.rows:  # a column without a single value
+            del self.roles.columns["advantage"]
+            self._gather(sources)
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
             raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
+        if self.unscored + self.empty == self.rows:  # there are no rewards
+            self.unscored = 0
+        if self.averaged:
+            self.notes.append(
+                f"{self.averaged:,} answers have advantages that differ between tokens: their mean over the trained "
+                "tokens is used."
+            )
+        if self.no_advantage:
+            self.notes.append(f"{self.no_advantage:,} rows have no advantage: they are left out of clip rates.")
 
     @property
     def off_policy(self) -> Cells:
@@ -116,11 +136,22 @@ class Pass:
         """Whether the data has values of this role."""
         return self._seen.get(role, False)
 
+    def _gather(self, sources: Sequence[Source]) -> None:
+        self.all, self.on_policy = Cells(), Cells()
+        counts = [n for s in sources for n in (s.counts or [-1])]
+        self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
+        self.rows = self.empty = self.unscored = self.averaged = self.no_advantage = 0
+        self._seen: dict[str, bool] = {}
+        for source in sources:
+            self._read(source)
+
     def _read(self, source: Source) -> None:
-        for name in self.roles.needed:
-            if name not in source.schema:
+        for role, name in self.roles.columns.items():
+            if name not in source.schema and role not in OPTIONAL:
                 raise ValueError(f"{source.names[0]} has no column {name!r}, which other files have")
-        roles = assign(source.schema, self.roles.columns, self.roles.by, source.names[0])
+        lacking = {name: pl.Null() for name in self.roles.needed if name != self.roles.by}
+        roles = assign(lacking | source.schema, self.roles.columns, self.roles.by, source.names[0])
+        roles = replace(roles, columns={role: name for role, name in roles.columns.items() if role in self.roles})
         first = 0
         for batch in source.batches(self.roles.needed):
             if batch.height:
@@ -130,20 +161,32 @@ class Pass:
 
     def _add(self, reader: BatchReader) -> None:
         columns, tokens = reader.columns()
+        self.averaged += reader.averaged
+        self.no_advantage += reader.no_advantage
         if "text" in self.roles:
             written = columns["length"] > 0
             self.empty += int((~written).sum())
             columns = {name: values[written] for name, values in columns.items()}
             if not written.any():
                 return
-        for role in ("log_ratio", "accepted", "advantage", "truncated", "reward", "step"):
+        for role in ("log_ratio", "accepted", "advantage", "truncated", "step"):
             if self._seen.setdefault(role, role in columns) != (role in columns) and role in self.roles:
                 reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
-        if "scored" in columns:
-            self.unscored += int((~columns["scored"]).sum())
+        if "scored" in columns or "reward" not in columns:
+            self.unscored += int((~columns["scored"]).sum()) if "scored" in columns else len(columns["length"])
         self.all.add(columns)
         moved = None
         if "log_ratio" in columns and (still := on_policy(columns)).any():
             self.on_policy.add({name: values[still] for name, values in columns.items()})
             moved = np.flatnonzero(~still)
         self.sample.add({name: columns[name] for name in SAMPLED if name in columns}, tokens, moved)
+
+
+def _union(sources: Sequence[Source]) -> dict[str, pl.DataType]:
+    """The columns of all files; one that differs in case only is that of the first file."""
+    schema: dict[str, pl.DataType] = {}
+    for source in sources:
+        for name, kind in source.schema.items():
+            if schema.get(name, pl.Null()) == pl.Null():
+                schema[name] = kind
+    return schema

@@ -23,9 +23,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "truncated": ("truncated", "is_truncated"),
     "step": ("step", "global_step", "global_steps"),
     "off_policy": ("off_policy",),
+    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "attention_mask"),
+    "part": ("task", "data_source", "dataset", "source", "domain", "category", "subset", "env", "ability"),
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 LISTS = ("log_ratio", "logprobs", "old_logprobs")
+OPTIONAL = ("advantage", "reward", "truncated", "step", "off_policy", "part", "mask")  # a file may lack these
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,12 @@ def assign(schema: Mapping[str, pl.DataType], given: Mapping[str, str], by: str 
     for role in given:
         if role not in NAMES:
             raise ValueError(f"columns have no role {role!r}{hint(role, NAMES)}")
-    for role, name in [*given.items(), *([("by", by)] if by else [])]:
-        if name not in schema:
-            raise ValueError(f"{where} has no column {name!r} (asked for as {role}){hint(name, schema)}")
-    found = dict(given)
+    spelled = {name.lower(): name for name in reversed(list(schema))}  # the first of names that differ in case only
+    found = {role: _spelled(name, schema, spelled, role, where) for role, name in given.items()}
+    by = by and _spelled(by, schema, spelled, "by", where)
     for role, names in NAMES.items():
-        known = next((n for n in names if n in schema and _fits(schema[n], role)), None)
+        columns = (name if name in schema else spelled.get(name, "") for name in names)
+        known = next((c for c in columns if c and _fits(schema[c], role)), None)
         if role not in found and known is not None:
             found[role] = known
     pair = {"logprobs", "old_logprobs"}
@@ -66,7 +69,11 @@ def assign(schema: Mapping[str, pl.DataType], given: Mapping[str, str], by: str 
         found.pop("log_ratio", None)
     elif "log_ratio" in found or not pair <= found.keys():  # one of the pair alone gives no ratio
         found = {role: name for role, name in found.items() if role not in pair}
+    if found.get("part") == by:
+        found.pop("part", None)
     tokens = any(isinstance(schema[found[role]], pl.List) for role in LISTS if role in found)
+    if not tokens:
+        found.pop("mask", None)
     if tokens or "length" in found:
         found.pop("text", None)
     elif "text" not in found:
@@ -80,12 +87,33 @@ def assign(schema: Mapping[str, pl.DataType], given: Mapping[str, str], by: str 
     return roles
 
 
+def _spelled(name: str, schema: Mapping[str, pl.DataType], spelled: Mapping[str, str], role: str, where: str) -> str:
+    """The column of this name, without regard to case if none has it exactly."""
+    if name in schema:
+        return name
+    if name.lower() in spelled:
+        return spelled[name.lower()]
+    raise ValueError(f"{where} has no column {name!r} (asked for as {role}){hint(name, schema)}")
+
+
 def _fits(kind: pl.DataType, role: str) -> bool:
+    """Numbers may be given as text; what is not a number is named when it is read."""
     if role == "text":
-        return kind == pl.String
+        return kind in (pl.String, pl.Null) or is_chat(kind)
+    if role == "part":
+        return kind in (pl.String, pl.Categorical, pl.Enum, pl.Null) or kind.is_integer()
     if isinstance(kind, pl.List):
-        return role in LISTS and (kind.inner.is_numeric() or kind.inner == pl.Null)
-    return kind.is_numeric() or kind in (pl.Boolean, pl.Null)
+        flags = role == "mask" and kind.inner == pl.Boolean
+        return role in (*LISTS, "advantage", "mask") and (kind.inner.is_numeric() or kind.inner == pl.Null or flags)
+    if role == "mask":
+        return kind == pl.Null
+    return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String)
+
+
+def is_chat(kind: pl.DataType) -> bool:
+    """Whether a column holds lists of messages: {role, content}."""
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    return isinstance(inner, pl.Struct) and any(f.name == "content" for f in inner.fields)
 
 
 def _described(kind: pl.DataType) -> str:

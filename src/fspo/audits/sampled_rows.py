@@ -11,10 +11,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from fspo import ratios
-from fspo.audits.findings import FEW, Shape, Span
+from fspo.audits.findings import Shape, Span
+from fspo.audits.roles import Roles
 from fspo.audits.sample import Array, Columns
-from fspo.fairness import Bins, FairnessReport, ScalingLaw, measure, report_of_bins
+from fspo.fairness import FEW, Bins, FairnessReport, ScalingLaw, measure, report_of_bins
 from fspo.objectives import Responses
+from fspo.text import percent
 
 SPANS = 10
 EXPONENT_CAP = 20.0  # as the objectives have it by default
@@ -41,6 +43,41 @@ class SampledRows:
         return measure(
             lengths, np.clip(kept, 0, 1), bins, by=values, confidence=self.confidence, attribute=attribute
         )  # fmt: skip
+
+    def parts(self, roles: Roles) -> tuple[str, Array] | None:
+        """A column of categories that may explain differences, and its name: that of --by, or one known by its name."""
+        for name, role in ((roles.by, "by"), (roles.columns.get("part"), "part")):
+            if name is not None and role in self.columns:
+                return name, self.columns[role]
+        return None
+
+    def notes(self, wild: Array) -> list[str]:
+        """About wild rows, and advantages of one sign."""
+        if self.responses is None:
+            return []
+        found, S = [], self.responses.log_ratio
+        if wild.any():
+            low, high, count = float(S[wild].min()), float(S[wild].max()), int(wild.sum())
+            span = f"{low:.4g}" if count == 1 else f"{low:.4g} to {high:.4g}"
+            heaviest = 1 / float(np.exp(S - S.max()).sum())
+            found.append(
+                f"{count:,} of {len(S):,} rows lie far outside of all others of like length (S = {span}): the band's "
+                "centre and exponent, mu, sigma and H are without them; the intervals of mu, sigma and H reach to the "
+                "values with them."
+            )
+            if heaviest > 0.5:
+                found.append(
+                    f"One row (S = {S.max():.4g}) has {percent(heaviest)} of all weights exp(S): the ESS and the "
+                    f"gradient shares, in which S counts up to {EXPONENT_CAP:g}, are those of this row."
+                )
+        signs = np.unique(self.responses.sign[self.responses.has_gradient])
+        if len(signs) == 1 and signs[0]:
+            word, side, other = ("positive", "upper", "lower") if signs[0] > 0 else ("negative", "lower", "upper")
+            found.append(
+                f"All advantages are {word}: only the {side} side of a range can be judged, and the {other} side of "
+                "the band has the same share of all rows outside."
+            )
+        return found
 
     def gradient_shares(self) -> dict[int, dict[str, Any]]:
         """By the number of a bin of length: its share in sum |w A| L, the size of all token gradients.
@@ -110,6 +147,7 @@ def shape(responses: Responses, law: ScalingLaw, confidence: float) -> Shape:
     else:
         verdict = "cannot tell from so few rows"
     centred = u - u.mean()
+    centred = centred / np.abs(centred).max()  # powers of wild rows could overflow
     spread = float((centred**2).mean())
     skewness = float((centred**3).mean()) / spread**1.5
     return Shape(skewness, float((centred**4).mean()) / spread**2 - 3, distance, margin, verdict)

@@ -1,4 +1,4 @@
-"""Tables of any size as batches of rows: Parquet, JSON lines, CSV, folders of them, or frames in memory.
+"""Tables of any size as batches of rows: Parquet, JSON, JSON lines, CSV, folders of them, or frames in memory.
 
 Memory is bounded by the batch, not by the file. A source maps a row to its file and number there (from 1, a header not
 counted), so that a bad value can be named.
@@ -20,7 +20,7 @@ from fspo.audits import text_files
 from fspo.runs import rows as row_files
 
 Schema = dict[str, pl.DataType]
-SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
+SUFFIXES = (".parquet", *text_files.ENDINGS)
 LARGE_GROUP = 1 << 25  # bytes: a larger row group is read in pieces, which is slower
 PIECE = 1 << 24  # bytes
 FRAME = "the frame"  # the name of data without a path
@@ -34,10 +34,7 @@ class Source:
     schema: Schema
     counts: list[int] | None  # rows per file, where they are known without reading
     frame: pl.LazyFrame | pl.DataFrame | None = None
-
-    @property
-    def kind(self) -> str:
-        return "frame" if self.frame is not None else Path(self.names[0]).suffix.lower()
+    text: text_files.TextFile | None = None
 
     def place(self, row: int) -> str:
         """`file, row n` of a row of this source; `row` is counted from 0 over all files."""
@@ -49,10 +46,16 @@ class Source:
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The rows in order, with these columns."""
+        present = [name for name in columns if name in self.schema]
+        lacking = [pl.lit(None).alias(name) for name in columns if name not in self.schema]
+        for batch in self._batches(present):
+            yield batch.with_columns(lacking) if lacking else batch
+
+    def _batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         if isinstance(self.frame, pl.DataFrame):
             yield from self.frame.select(columns).iter_slices(1 << 17)
             return
-        if self.kind == ".parquet" and _large(self.names, columns):
+        if self.frame is None and self.text is None and _large(self.names, columns):
             yield from _pieces(self.names, columns)
             return
         try:
@@ -63,36 +66,32 @@ class Source:
     def _scan(self, columns: Sequence[str]) -> pl.LazyFrame:
         if isinstance(self.frame, pl.LazyFrame):
             return self.frame
-        if self.kind == ".parquet":
+        if self.text is None:
             return pl.scan_parquet(self.names, glob=False)
         # A column that is empty in the rows that gave the schema may still hold numbers.
-        types = {c: pl.Float64() if self.schema[c] == pl.Null() else self.schema[c] for c in columns}
-        if self.kind != ".csv":
-            return pl.scan_ndjson(self.names[0], schema=types)
-        flags = [c for c, kind in types.items() if kind == pl.Boolean()]
-        scan = pl.scan_csv(self.names[0], schema_overrides=types | dict.fromkeys(flags, pl.String()), glob=False)
-        words = pl.col(flags).str.to_lowercase()
-        return scan.with_columns(words.replace_strict({"true": True, "false": False}, return_dtype=pl.Boolean))
+        return self.text.scan({c: pl.Float64() if self.schema[c] == pl.Null() else self.schema[c] for c in columns})
 
     def _sentence(self, columns: Sequence[str], error: Exception) -> str:
         """What polars could not read: the row and the column are found by reading the file again, slowly."""
-        if self.kind in (".csv", ".jsonl", ".ndjson"):
-            found = text_files.first_bad(Path(self.names[0]), {c: self.schema[c] for c in columns})
-            if found:
-                return f"{self.names[0]}, {found}"
+        found = self.text and self.text.first_bad({c: self.schema[c] for c in columns})
+        if found:
+            return f"{self.names[0]}, {found}"
         return f"{self.names[0]} cannot be read: {' '.join(str(error).split())[:200]}"
 
 
-def open_sources(data: Any) -> list[Source]:
-    """What `audit` was given: a frame, a table, columns in a dictionary, a path, or several paths."""
+def open_sources(data: Any, scratch: Path) -> list[Source]:
+    """What `audit` was given: a frame, a table, columns in a dictionary, a path, or several paths.
+
+    `scratch` is a folder for the text of files that cannot be scanned as they are, such as compressed ones.
+    """
     if isinstance(data, pl.DataFrame | pl.LazyFrame):
         return [_frame(data)]
     if isinstance(data, dict):
         return [_frame(pl.DataFrame(data))]
     if isinstance(data, str | Path):
-        return _files([data])
+        return _files([data], scratch)
     if isinstance(data, Sequence) and data and all(isinstance(part, str | Path) for part in data):
-        return _files(data)
+        return _files(data, scratch)
     if hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
         return [_frame(pl.DataFrame(data))]
     raise ValueError(
@@ -116,18 +115,20 @@ def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
     return Source([FRAME], dict(frame.collect_schema()), count, frame)
 
 
-def _files(paths: Iterable[str | Path]) -> list[Source]:
+def _files(paths: Iterable[str | Path], scratch: Path) -> list[Source]:
     sources = []
-    found = [(name, *_opened(name)) for path in paths for name in _expand(str(path))]
-    if not any(count is None or count for _, _, count in found):
-        said = f"{found[0][0]} has no rows" if len(found) == 1 else f"none of the {len(found)} files has a row"
+    found = [_opened(name, scratch) for path in paths for name in _expand(str(path))]
+    if not any(source.text or sum(source.counts or []) for source in found):
+        said = f"{found[0].names[0]} has no rows" if len(found) == 1 else f"none of the {len(found)} files has a row"
         raise ValueError(f"{said}: there is nothing to audit")
     # Parquet files of the same schema are scanned together: thousands of scans are slow to join.
-    for (joint, _, _), group in groupby(found, lambda f: (f[2] is not None, f[1], f[2] is not None or f[0])):
-        members = [f for f in group if f[2] != 0]
-        if members:
-            counts = [f[2] for f in members] if joint else None
-            sources.append(Source([f[0] for f in members], members[0][1], counts))  # type: ignore[arg-type]
+    for (text, _, _), group in groupby(found, lambda f: (f.text is not None, f.schema, f.text and f.names[0])):
+        members = [source for source in group if source.counts != [0]]
+        if text:
+            sources += members
+        elif members:
+            names, counts = [m.names[0] for m in members], [n for m in members for n in m.counts or []]
+            sources.append(Source(names, members[0].schema, counts))
     return sources
 
 
@@ -135,7 +136,7 @@ def _expand(path: str) -> list[str]:
     """The files of a path: itself, the rows of a run folder, the tables of another folder, or those of a pattern."""
     folder = Path(path)
     if folder.is_dir():
-        tables = (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+        tables = (p for p in folder.iterdir() if text_files.ending(p) in SUFFIXES and p.is_file())
         inside = row_files.files(folder) or sorted(tables)
         if not inside:
             raise ValueError(f"the folder {path} has neither rows of a run nor tables ({', '.join(SUFFIXES)})")
@@ -146,18 +147,19 @@ def _expand(path: str) -> list[str]:
     return [name for name in names if not Path(name).is_dir()]
 
 
-def _opened(name: str) -> tuple[Schema, int | None]:
-    """The schema of a file, and the number of its rows if the file states it."""
+def _opened(name: str, scratch: Path) -> Source:
+    """A file, with the number of its rows if it states it."""
     path = Path(name)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}")
+    kind = text_files.ending(path)
+    if kind not in SUFFIXES:
+        raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
     if not path.stat().st_size:
         raise ValueError(f"{name} is empty: there is nothing to audit")
     try:
-        if suffix == ".parquet":
-            return dict(pl.read_parquet_schema(path)), pq.read_metadata(path).num_rows
-        return text_files.schema(path), None
+        if kind == ".parquet":
+            return Source([name], dict(pl.read_parquet_schema(path)), [pq.read_metadata(path).num_rows])
+        text = text_files.TextFile(path, scratch)
+        return Source([name], text.schema(), None, text=text)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
 

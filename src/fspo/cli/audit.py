@@ -11,7 +11,10 @@ Column = Annotated[str | None, typer.Option(metavar="COLUMN", rich_help_panel="C
 
 
 def audit(
-    files: Annotated[list[str], typer.Argument(help="tables (Parquet, JSONL, CSV), patterns, or folders of runs")],
+    files: Annotated[
+        list[str],
+        typer.Argument(help="tables (Parquet, JSONL, JSON, CSV, TSV; .gz, .zst), patterns, or folders of runs"),
+    ],
     by: Annotated[str | None, typer.Option(metavar="COLUMN", help="fairness over this column, not length")] = None,
     rule: Annotated[
         str | None,
@@ -33,6 +36,7 @@ def audit(
     log_ratio: Column = None,
     logprobs: Column = None,
     old_logprobs: Column = None,
+    mask: Column = None,
     accepted: Column = None,
     advantage: Column = None,
     reward: Column = None,
@@ -54,7 +58,8 @@ def audit(
 
     given = {
         "length": length, "log_ratio": log_ratio, "logprobs": logprobs, "old_logprobs": old_logprobs,
-        "accepted": accepted, "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
+        "mask": mask, "accepted": accepted, "advantage": advantage, "reward": reward, "truncated": truncated,
+        "step": step,
     }  # fmt: skip
     columns = {role: name for role, name in given.items() if name is not None}
     found = run(files, columns=columns, by=by, rule=rule, clip_rate=clip_rate, bins=bins, confidence=confidence)

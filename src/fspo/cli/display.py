@@ -230,7 +230,8 @@ class Display:
 def _accuracy(row: Evaluated) -> str:
     if row.interval is None:
         return percent(row.accuracy)
-    return f"{percent(row.accuracy)} ({percent(row.interval[0])} to {percent(row.interval[1])})"
+    unscored = f", {row.unscored:,} not scored" if row.unscored else ""
+    return f"{percent(row.accuracy)} ({percent(row.interval[0])} to {percent(row.interval[1])}){unscored}"
 
 
 def _with_interval(m: Metrics) -> str:

@@ -40,12 +40,17 @@ def evaluate(
     """Accuracy of a model on a task, with intervals, by length and by difficulty."""
     found = _answers(model, arguments, split, prompts, samples, temperature, top_p, top_k, trust)
     low, high = found.interval
-    console.print(f"{found.prompts} prompts x {found.samples}: accuracy {found.accuracy:.1%} ({low:.1%} to {high:.1%})")
+    accuracy = f"{found.accuracy:.1%}" if found.unscored < len(found.answers) else "unknown"
+    console.print(f"{found.prompts} prompts x {found.samples}: accuracy {accuracy} ({low:.1%} to {high:.1%})")
     for k, value in found.pass_at.items() if samples > 1 else ():
         low, high = found.pass_at_interval[k]
         console.print(f"pass@{k} {value:.1%} ({low:.1%} to {high:.1%})")
     if found.unscored or found.truncated:
         console.print(f"{found.unscored} not scored, {found.truncated:.1%} truncated")
+    from fspo.runs import unscored_warnings
+
+    for warning in unscored_warnings(found.line(0)).values():
+        console.print(Text(visible(warning)))
     for name, bins in (("length", found.by_length), ("difficulty", found.by_difficulty)):
         _print_rates(name, ((f"{b.low:g} to {b.high:g}", b) for b in bins))
     if len(found.by_task) > 1:

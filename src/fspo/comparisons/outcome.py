@@ -62,6 +62,7 @@ def _off_policy(folder: Path) -> pl.DataFrame:
 
 
 def _accuracy(evaluations: Sequence[runs.Evaluated], failed: bool) -> Row:
+    evaluations = [e for e in evaluations if e.by_difficulty]  # none where no answer could be scored
     steps = [e.step for e in evaluations]
     accuracy = [e.accuracy for e in evaluations if e.accuracy is not None]
     worst = [min(b.accuracy for b in e.by_difficulty) for e in evaluations]

@@ -3,11 +3,23 @@
 from fspo.fairness.bins import FEW_VALUES, Bins, Interval, cut, partition, quantile_edges
 from fspo.fairness.calibrate import Calibration, PartitionBands, calibrate, partition_bands
 from fspo.fairness.cosine import CosineBound, MeasuredCosine, cosine_bound, measure_cosine
-from fspo.fairness.measure import Bin, FairnessReport, measure, report_of_bins, wilson
+from fspo.fairness.measure import FAIR, FEW, Bin, FairnessReport, homogeneous, measure, report_of_bins, wilson
+from fspo.fairness.robust_band import (
+    BandExponent,
+    band_exponent,
+    fresh_rate_interval,
+    outer_value,
+    robust_drift,
+    rows_needed,
+    wild_rows,
+)
 from fspo.fairness.scaling import ScalingLaw, fit_of_sums, scaling_law, scaling_law_of_sums
 
 __all__ = [
+    "FAIR",
+    "FEW",
     "FEW_VALUES",
+    "BandExponent",
     "Bin",
     "Bins",
     "Calibration",
@@ -17,17 +29,24 @@ __all__ = [
     "MeasuredCosine",
     "PartitionBands",
     "ScalingLaw",
+    "band_exponent",
     "calibrate",
     "cosine_bound",
     "cut",
     "fit_of_sums",
+    "fresh_rate_interval",
+    "homogeneous",
     "measure",
     "measure_cosine",
+    "outer_value",
     "partition",
     "partition_bands",
     "quantile_edges",
     "report_of_bins",
+    "robust_drift",
+    "rows_needed",
     "scaling_law",
     "scaling_law_of_sums",
+    "wild_rows",
     "wilson",
 ]

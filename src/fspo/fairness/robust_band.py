@@ -5,24 +5,23 @@ S, L as everywhere; z = (S - mu L) / L^H. The band clips z > c_high (where A > 0
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
-from scipy.stats import beta
 
 from fspo import ratios
-from fspo.fairness.bins import Interval, cut
+from fspo.fairness.bins import Interval, quantile_edges
 
 Array = NDArray[Any]
 
 FAR = 7.0  # a row is wild beyond so many times the 80 % quantile of its side: about 6 standard deviations of a Gaussian
-MOST_WILD = 0.02  # a larger share far out is part of the distribution
+MOST_WILD = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
 TAIL = (0.05, 0.25)  # tails that say enough about the spread: fewer rows are noise, more are near the centre
 EXPONENTS = (-0.5, 1.5)  # searched
-MOST_ROWS = 1 << 15  # more rows do not make the exponent usefully more precise
+MOST_ROWS = 1 << 14  # more rows make neither quantiles nor the exponent usefully more precise
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,20 @@ def wild_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
     which a fifth of wild rows in a bin cannot move far.
     """
     S, L = np.asarray(log_ratio, np.float64), np.asarray(lengths, np.float64)
-    z = (S - _median_drift(S, L) * L) / np.sqrt(L)
-    bins = cut(L, int(np.clip(len(S) // 20, 1, 16)))
-    order = np.argsort(bins.index, kind="stable")
-    wild = np.zeros(len(S), bool)
-    for rows in np.split(order, np.cumsum(np.bincount(bins.index))[:-1]):
-        low, middle, high = np.quantile(z[rows], [0.2, 0.5, 0.8])
+    some = slice(None, None, -(-len(S) // MOST_ROWS))  # quantiles need no more rows
+    z = (S - _median_drift(S[some], L[some]) * L) / np.sqrt(L)
+    edges = quantile_edges(L[some], int(np.clip(len(S) // 40, 1, 8)))
+    index, bounds = np.searchsorted(edges, L), np.full((2, len(edges) + 1), np.inf)
+    for k in range(len(edges) + 1):
+        values = z[some][index[some] == k]
+        if not len(values):
+            continue
+        low, middle, high = np.quantile(values, [0.2, 0.5, 0.8])
+        far = FAR * (1 + 5 / np.sqrt(len(values)))  # quantiles of few rows are uncertain
         if low < middle < high:  # ties in most rows leave nothing to compare with
-            wild[rows] = (z[rows] > middle + FAR * (high - middle)) | (z[rows] < middle - FAR * (middle - low))
-    return wild if wild.mean() <= MOST_WILD else np.zeros(len(S), bool)
+            bounds[:, k] = far * (middle - low) - middle, far * (high - middle) + middle
+    wild = (-z > bounds[0, index]) | (z > bounds[1, index])
+    return wild if wild.sum() <= max(2, MOST_WILD * len(wild)) else np.zeros(len(S), bool)
 
 
 def robust_drift(log_ratio: Array, lengths: Array) -> float:
@@ -62,39 +66,45 @@ def robust_drift(log_ratio: Array, lengths: Array) -> float:
 
 
 def band_exponent(
-    log_ratio: Array, lengths: Array, sign: Array, mu: float, clip_rate: float, confidence: float = 0.95
+    log_ratio: Array, lengths: Array, sign: Array, clip_rate: float, confidence: float = 0.95
 ) -> BandExponent:
     """H from what a band at this rate clips, with an interval that holds for any distribution of z.
 
-    At the right H being clipped does not depend on the length, so that the covariance of the two over rows is 0 up to
-    the chance of a random permutation. H is where it is 0, and the interval all H at which it could be by chance. One
-    row counts as clipped or not, however far out it lies. Where A is known (sign is not all 0) only the side on which
-    clipping acts counts.
+    The rows are without wild ones. At the right H being clipped does not depend on the length, so that the covariance
+    of the two over rows is 0 up to the chance of a random permutation and the error of mu. H is where it is 0, and the
+    interval all H at which it could be by chance. One row counts as clipped or not, however far out it lies. Where A is
+    known (sign is not all 0) only the side on which clipping acts counts.
     """
-    rows = np.flatnonzero(~wild_rows(log_ratio, lengths) & ((sign != 0) | (not sign.any())))
-    rows = rows[:: -(-len(rows) // MOST_ROWS)] if len(rows) else rows
+    from scipy.special import stdtrit
+
+    rows = np.flatnonzero((sign != 0) | (not sign.any()))
+    rows = rows[:: max(1, -(-len(rows) // MOST_ROWS))]
     S, L, A = log_ratio[rows], np.asarray(lengths[rows], np.float64), sign[rows]
-    z, x = (S - mu * L) / np.sqrt(L), np.log(L)
+    x, root = np.log(L), np.sqrt(L)
+    z = (S - ratios.drift(log_ratio, lengths) * L) / root
+    error = float(np.sqrt(np.sum((z * root) ** 2))) / float(L.sum()) * (len(rows) / len(sign)) ** 0.5
     sides = []
     for side in (-1, 1):
-        here = A == side if sign.any() else np.ones(len(A), bool)
-        share = float(np.clip(clip_rate / 2 * len(A) / max(1, int(here.sum())), *TAIL))
-        outer = round(share * int(here.sum()))
+        here = np.flatnonzero(side == A) if sign.any() else np.arange(len(A))
+        share = float(np.clip(clip_rate / 2 * len(A) / max(1, len(here)), *TAIL))
+        outer = round(share * len(here))
         if outer >= 2:
-            sides.append((side * z[here], x[here] - x[here].mean(), outer))
-    spread = sum(k * (1 - k / len(o)) * float(d @ d) / max(1, len(o) - 1) for o, d, k in sides)
-    if spread <= 0:
+            sides.append((side * z[here], side * root[here], x[here] - x[here].mean(), outer))
+    chance = sum(k * (1 - k / len(o)) * float((d * d).sum()) / max(1, len(o) - 1) for o, _, d, k in sides)
+    if chance <= 0:
         return BandExponent(0.5, (0.0, 1.0))
 
-    def covariance(H: float) -> float:
+    def covariance(H: float, moved: float = 0.0) -> float:
         total = 0.0
-        for o, d, k in sides:
-            out = np.argpartition(o * np.exp((0.5 - H) * d), len(o) - k)[len(o) - k :]
-            total += float(d[out].sum())
+        for o, r, d, k in sides:
+            values = (o if not moved else o - moved * r) * np.exp((0.5 - H) * d)
+            total += float(d[values > np.partition(values, len(o) - k - 1)[len(o) - k - 1]].sum())
         return total
 
-    margin = float(-stdtrit(max(1, len(rows) - 1), (1 - confidence) / 2)) * float(np.sqrt(spread))
-    low, value, high = (_root(covariance, level) for level in (margin, 0.0, -margin))
+    value = _root(covariance, 0.0)
+    drift = (covariance(value, error) - covariance(value, -error)) / 2
+    margin = float(-stdtrit(max(1, len(rows) - 1), (1 - confidence) / 2)) * float(np.hypot(np.sqrt(chance), drift))
+    low, high = _root(covariance, margin), _root(covariance, -margin)
     return BandExponent(value, (min(low, value), max(high, value)))
 
 
@@ -102,11 +112,13 @@ def fresh_rate_interval(clip_rate: float, count: int, confidence: float = 0.95) 
     """The clip rate on fresh rows of a band whose ends are order statistics of `count` rows.
 
     The share of fresh rows beyond the k-th outermost of n rows has the distribution Beta(k, n + 1 - k), whatever that
-    of z is; both ends together take k = clip_rate (n + 1).
+    of z is; both ends together take k = clip_rate (n + 1), and at least the outermost row on each side.
     """
-    k = clip_rate * (count + 1)
-    low, high = beta.ppf([(1 - confidence) / 2, (1 + confidence) / 2], k, count + 1 - k)
-    return float(low), float(high)
+    k = min(max(2.0, clip_rate * (count + 1)), count + 0.5)
+    from scipy.special import betaincinv
+
+    low, high = (float(betaincinv(k, count + 1 - k, (1 + side * confidence) / 2)) for side in (-1, 1))
+    return low, high
 
 
 def rows_needed(clip_rate: float, confidence: float = 0.95) -> int:
@@ -141,12 +153,14 @@ def outer_value(values: Array, rank: float) -> float | None:
     return float((1 - share) * top[len(values) - first] + share * top[len(values) - second])
 
 
-def _root(decreasing: Any, level: float) -> float:
-    low, high = EXPONENTS
-    for _ in range(13):
-        middle = (low + high) / 2
-        low, high = (middle, high) if decreasing(middle) > level else (low, middle)
-    return (low + high) / 2
+def _root(decreasing: Callable[[float], float], level: float) -> float:
+    """Where a decreasing function passes the level; an end of EXPONENTS if it does so outside."""
+    from scipy.optimize import brentq
+
+    ends = [decreasing(end) - level for end in EXPONENTS]
+    if ends[0] <= 0 or ends[1] >= 0:
+        return EXPONENTS[0] if ends[0] <= 0 else EXPONENTS[1]
+    return float(brentq(lambda H: decreasing(H) - level, *EXPONENTS, xtol=2e-4))
 
 
 def _median_drift(S: Array, L: Array) -> float:

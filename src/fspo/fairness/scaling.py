@@ -6,7 +6,8 @@ Independent token log-ratios give H = 1/2; correlated ones give more (persistent
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import ArrayLike
 
 from fspo.fairness.bins import Interval
 from fspo.fairness.columns import Column, log_ratio_and_length
+
+SMALL = 1000  # responses up to which intervals are those of few rows
+FARTHEST = 2.0  # an interval of H reaches at most so far from the estimate
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class ScalingLaw:
     mu_interval: Interval
     scale_interval: Interval
     count: int
+
+    def reaching(self, mu: Interval, scale: Interval, exponent: Interval) -> ScalingLaw:
+        """This law with intervals that hold those of other estimates too."""
+        pairs = (self.mu_interval, mu), (self.scale_interval, scale), (self.interval, exponent)
+        mu, scale, exponent = ((min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs)
+        return replace(self, mu_interval=mu, scale_interval=scale, interval=exponent)
 
 
 def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike, *, confidence: float = 0.95) -> ScalingLaw:
@@ -57,9 +67,11 @@ def scaling_law_of_sums(
     found = fit_of_sums(lengths, count, total, square)
     H, mu, variance, centre = (float(v) for v in found)
     n = float(count.sum())
+    scale = math.sqrt(variance) * math.exp(-H * centre)
+    if n <= SMALL and n == len(sample[0]):
+        return _small(*sample, H, mu, scale, confidence)
     h_error, scale_error, mu_error = _errors(*sample, centre, mu, H, variance) / math.sqrt(n)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    scale = math.sqrt(variance) * math.exp(-H * centre)
     return ScalingLaw(
         exponent=H,
         interval=(H - z * h_error, H + z * h_error),
@@ -69,6 +81,62 @@ def scaling_law_of_sums(
         scale_interval=(scale * math.exp(-z * scale_error), scale * math.exp(z * scale_error)),
         count=int(n),
     )
+
+
+def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: float) -> ScalingLaw:
+    """Intervals of few rows, which sandwich errors make too short.
+
+    H: all values at which u^2 has no more covariance with log L than a random permutation gives, which holds for any
+    distribution of u. mu: residuals enlarged by their leverage (HC3), and Student's t of the effective rows. sigma:
+    the errors of the spread at the centre of log L and of H, which are nearly independent, combined for each end.
+    """
+    from scipy.special import stdtrit
+
+    n, x = len(S), np.log(L) - np.log(L).mean()
+    t = float(-stdtrit(n - 2, (1 - confidence) / 2))
+
+    def squares(h: float) -> Column:
+        """u^2 at this H, with mu fitted to it and the leverage of each row corrected, relative to their mean."""
+        weight = L * np.exp(-2 * h * x)
+        lever = np.minimum(weight * L / (weight @ L), 0.9)
+        u2 = (S - (weight @ S) / (weight @ L) * L) ** 2 * np.exp(-2 * h * x) / (1 - lever)
+        return np.asarray(u2 / u2.mean())
+
+    def excess(h: float) -> float:
+        u2 = squares(h)
+        return float(u2 @ x) / math.sqrt(float(((u2 - 1) ** 2).sum() * (x @ x)) / (n - 1) + 1e-300)
+
+    ends = [_end(excess, H, side, t) for side in (-1, 1)]
+    weight = L * np.exp(-2 * H * x)
+    lever = np.minimum(weight * L / (weight @ L), 0.9)
+    mu_error = math.sqrt(float(((weight * (S - mu * L) / (1 - lever)) ** 2).sum())) / float(weight @ L)
+    rows = 1 / float(lever @ lever)  # mu rests on the longest rows: as many as this count
+    mu_error *= float(-stdtrit(max(1.0, rows - 1), (1 - confidence) / 2))
+    u2, centre = squares(H), float(np.log(L).mean())
+    spread = float(np.sqrt(((u2 - 1) ** 2).sum() / (n - 1) / n)) / 2 * t
+    spread = max(spread, t / math.sqrt(2 * n))  # a sample with light tails by chance is no proof of light tails
+    down, up = (math.hypot(spread, centre * (H - end)) for end in (ends[1], ends[0]))
+    return ScalingLaw(
+        exponent=H,
+        interval=(ends[0], ends[1]),
+        scale=scale,
+        mu=mu,
+        mu_interval=(mu - mu_error, mu + mu_error),
+        scale_interval=(scale * math.exp(-down), scale * math.exp(up)),
+        count=n,
+    )
+
+
+def _end(excess: Callable[[float], float], H: float, side: int, t: float) -> float:
+    """The end of the interval of H on this side: where the excess, which falls with H, reaches -side t."""
+    from scipy.optimize import brentq
+
+    inner, outer = H, H + side * 0.05
+    while -side * excess(outer) < t:
+        inner, outer = outer, outer + 2 * (outer - inner)
+        if abs(outer - H) > FARTHEST:
+            return H + side * FARTHEST
+    return float(brentq(lambda h: -side * excess(h) - t, *sorted((inner, outer)), xtol=1e-5))
 
 
 def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -> tuple[Column, Column, Column, Column]:

@@ -15,11 +15,12 @@ from fspo.runs.schema import (
     Sample,
     Timing,
     UpdateState,
+    unscored_warnings,
 )
 from fspo.runs.writer import RunWriter
 
 __all__ = [
     "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "Metrics", "NullObserver", "Observer", "Rate", "RateBin",
     "Run", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state", "load", "load_all",
-    "locked", "read_lines",
+    "locked", "read_lines", "unscored_warnings",
 ]  # fmt: skip

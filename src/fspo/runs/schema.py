@@ -83,6 +83,7 @@ class Metrics(Line):
     groups_single: int | None = None  # fewer than two scored answers
     unscored: int | None = None  # answers without a score, in this step
     unscored_by_kind: dict[str, int] = {}
+    unscored_example: dict[str, str] = {}  # the first message of each kind
     entropy: Number = None  # nats per token
     # the updates
     updates: int | None = None
@@ -140,7 +141,7 @@ class Rate(_Part):
 
 
 class Evaluated(Line):
-    """A held-out evaluation."""
+    """A held-out evaluation. Rates are over the answers that could be scored."""
 
     file: ClassVar[str] = "evaluations"
     what: ClassVar[str] = "held-out accuracy"
@@ -153,11 +154,25 @@ class Evaluated(Line):
     reward: Number = None
     truncated: Number = None
     unscored: int | None = None
+    unscored_by_kind: dict[str, int] = {}
+    unscored_example: dict[str, str] = {}  # the first message of each kind
     pass_at: dict[int, float] = {}
     pass_at_interval: dict[int, Interval] = {}
     by_length: list[RateBin] = []
     by_difficulty: list[RateBin] = []
     by_task: dict[str, Rate] = {}
+
+
+def unscored_warnings(line: Metrics | Evaluated) -> dict[str, str]:
+    """A warning for each kind of failure of the reward, with its count and its first message."""
+    found = {}
+    for kind, count in line.unscored_by_kind.items():
+        message = f": {text}" if (text := line.unscored_example.get(kind)) else ""
+        answers = "1 answer" if count == 1 else f"{count:,} answers"
+        found[f"unscored_{kind}"] = (
+            f"{answers} could not be scored and count neither right nor wrong; the first {kind}{message}"
+        )
+    return found
 
 
 class Sample(Line):

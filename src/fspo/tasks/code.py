@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from fspo.tasks.datasets import RowTask, read_jsonl
-from fspo.tasks.sandbox.launch import Limits, run_python
+from fspo.tasks.sandbox.launch import GRACE, Isolation, Limits, run_python
 from fspo.tasks.task import Example
 
 
@@ -23,10 +23,13 @@ class Code(RowTask):
     )
     graded: bool = Field(False, description="Reward the share of tests that pass instead of 0 or 1.")
     seconds: float = Field(4.0, gt=0, le=600, description="Time limit of one test.")
-    memory_mb: int = Field(512, ge=64, description="Memory limit of one process.")
+    answer_seconds: float = Field(
+        10.0, gt=0, le=3600, description="Time limit of all tests of one answer; tests that it does not reach fail."
+    )
+    memory_mb: int = Field(512, ge=64, description="Memory limit of a program with all its processes.")
     processes: int = Field(8, ge=1, description="Most processes and threads at once.")
-    allow_network: bool = Field(
-        False, description="Run programs even if this machine cannot cut them off from the network."
+    isolation: Isolation = Field(
+        "full", description="limits: run programs even if this machine cannot isolate them; they can read your files."
     )
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
@@ -55,10 +58,9 @@ class Code(RowTask):
         )
 
     def score(self, example: Example, completion: str) -> float:
-        limits = Limits(seconds=self.seconds, memory_mb=self.memory_mb, processes=self.processes)
         inputs = [given for given, _ in example.answer]
         outcomes = run_python(
-            extract_program(completion), inputs, limits, self.allow_network, stop_early=not self.graded
+            extract_program(completion), inputs, self._limits(), self.isolation, stop_early=not self.graded
         )
         passed = [
             outcome.status == "ok" and _same(outcome.stdout, expected)
@@ -66,11 +68,22 @@ class Code(RowTask):
         ]
         return sum(passed) / len(inputs) if self.graded else float(sum(passed) == len(inputs))
 
+    def longest(self, example: Example) -> float:
+        return 2 * GRACE + len(example.answer) + self.answer_seconds
+
     def prepare(self) -> None:
         """Fail at the start of a run, not at its first answer, if this machine has no sandbox."""
-        outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.allow_network)[0]
+        outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.isolation)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
+
+    def _limits(self) -> Limits:
+        return Limits(
+            seconds=self.seconds,
+            answer_seconds=self.answer_seconds,
+            memory_mb=self.memory_mb,
+            processes=self.processes,
+        )
 
 
 def extract_program(completion: str) -> str:

@@ -1,6 +1,5 @@
 """`jsonl:PATH` and `hf:NAME`: questions with a mathematical answer, compared by math-verify."""
 
-import logging
 import re
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -9,6 +8,7 @@ from pydantic import Field
 
 from fspo.tasks.datasets import ANSWER_COLUMNS, QUESTION_COLUMNS, RowTask, column, read_jsonl
 from fspo.tasks.task import Example
+from fspo.tasks.verify import Mode, equal, final_answer, reference
 
 
 class QuestionAnswer(RowTask):
@@ -19,6 +19,10 @@ class QuestionAnswer(RowTask):
     )
     answer_column: str | None = Field(
         None, description="Column of the reference answer; default: the first of answer, solution."
+    )
+    verify: Mode = Field(
+        "boxed",
+        description="boxed: the final answer must be stated as such; any: the result in the last sentence counts too.",
     )
     suffix: str = Field("\nPut the final answer in \\boxed{}.", description="Instruction added to every question.")
 
@@ -42,10 +46,10 @@ class QuestionAnswer(RowTask):
         )
 
     def score(self, example: Example, completion: str) -> float:
-        return float(equal(example.answer, completion))
+        return float(equal(example.answer, completion, self.verify))
 
     def prepare(self) -> None:
-        equal("1", "\\boxed{1}")
+        equal("x", "\\boxed{1}")  # math-verify and sympy, which plain numbers do not need
 
 
 class Jsonl(QuestionAnswer):
@@ -93,60 +97,10 @@ def _load(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
     return rows
 
 
-def reference(text: str) -> str:
-    """The final answer in a reference solution: after GSM8K's ####, else in the last box, else the whole text."""
-    if "####" in text:
-        return text.rsplit("####", 1)[1].strip().replace(",", "")
-    return boxed(text) or text.strip()
-
-
-def boxed(text: str) -> str | None:
-    """The content of the last \\boxed{...}, including nested braces; None if there is no complete box."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for i in range(start + 6, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
-        if depth == 0:
-            return text[start + 7 : i].strip()
-    return None
-
-
 def worked(answer: str, solution: str, gold: str) -> str:
     """A completion that earns the reward: the row's derivation, if it has one, ending in a box."""
     # GSM8K writes the derivation into the answer, with calculator annotations <<2+3=5>>.
     text = re.sub(r"<<.*?>>", "", answer.rsplit("####", 1)[0]) if "####" in answer else solution
     text = text.strip()
-    return text if boxed(text) == gold else f"{text}\n\\boxed{{{gold}}}".lstrip()
-
-
-def equal(gold: str, completion: str) -> bool:
-    """Whether the completion's final answer equals the reference.
-
-    math-verify's own time limits are signals, which work in a main thread only and turn every score into zero
-    elsewhere. They are off here; the scorer limits the time.
-    """
-    try:
-        from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-    except ImportError:
-        raise ValueError("question-answer tasks need the package math-verify: pip install fspo[tasks]") from None
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    final = boxed(completion)
-    if final is None and "####" in completion:
-        final = completion.rsplit("####", 1)[1].strip()
-    if final is not None and _plain(final) == _plain(gold):
-        return True
-    how = [LatexExtractionConfig(), ExprExtractionConfig()]
-    wanted = parse(f"${gold}$", extraction_config=how, parsing_timeout=None)
-    if not wanted:
-        raise ValueError(f"math-verify cannot read the reference answer {gold!r}: correct that row")
-    text = completion if final is None else f"\\boxed{{{final}}}"
-    given = parse(text, extraction_config=how, parsing_timeout=None)
-    return bool(verify(wanted, given, timeout_seconds=None))
-
-
-def _plain(text: str) -> str:
-    """The text without LaTeX font commands and surplus white space, so that words can be compared too."""
-    bare = re.sub(r"\\(?:text|mathrm|textbf)\{([^{}]*)\}", r"\1", text)
-    return re.sub(r"\s+", " ", bare).strip("$. ")
+    stated = final_answer(text) if "\\boxed" in text else None
+    return text if stated is not None and stated.parts == (gold,) else f"{text}\n\\boxed{{{gold}}}".lstrip()

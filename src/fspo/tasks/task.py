@@ -60,6 +60,10 @@ class Task(Settings):
         """The reward of a completion (its text without the end-of-sequence token)."""
         raise NotImplementedError
 
+    def longest(self, example: Example) -> float:
+        """Seconds that `score` may take by limits of its own; the scorer waits at least that long, by default 0."""
+        return 0.0
+
     def size(self, split: str) -> int | None:
         """How many different prompts a split has; None if they are generated without end."""
         check_split(split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from fspo.rollout.generate import generate
 from fspo.rollout.prompts import decode, encode
 from fspo.runs import Evaluated, Rate, RateBin
 from fspo.tasks import Task
-from fspo.tasks.scoring import Scorer
+from fspo.tasks.scoring import Score, Scorer, first_messages
 
 SOLVED = 1.0 - 1e-9  # a graded reward counts as solved when it is whole
 PROMPTS_AT_ONCE = 256
@@ -33,11 +34,15 @@ class Answer:
     truncated: bool
     difficulty: float
     task: str
+    failure: str | None = None  # why there is no reward
+    message: str = ""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy does on held-out prompts. `accuracy` is avg@k: the mean over all answers."""
+    """What a policy does on held-out prompts, over the answers that could be scored. `accuracy` is avg@k, their mean;
+    pass@k is the mean over the prompts with at least k scored answers. Without any scored answer they are NaN or empty.
+    """
 
     split: str
     prompts: int
@@ -47,6 +52,8 @@ class Evaluation:
     reward: float
     truncated: float
     unscored: int
+    unscored_by_kind: dict[str, int]
+    unscored_example: dict[str, str]
     pass_at: dict[int, float]
     pass_at_interval: dict[int, tuple[float, float]]
     by_length: list[RateBin]
@@ -74,7 +81,7 @@ def evaluate(
     top_p: float | None = None,
     chat: bool | None = None,
 ) -> Evaluation:
-    """Ask the first `prompts` prompts of the split, `samples` times each. An answer without a score counts as wrong."""
+    """Ask the first `prompts` prompts of the split, `samples` times each. Answers without a score are counted apart."""
     size = task.size(split)
     prompts = prompts if size is None else min(prompts, size)
     examples = [task.example(split, i) for i in range(prompts)]
@@ -89,7 +96,7 @@ def evaluate(
         asked = [part[g] for g in rollout.group]
         scores = scorer.score(asked, texts)
         answers += [
-            Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task)
+            Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail)
             for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
         ]
     return summarise(answers, split, prompts, samples)
@@ -97,27 +104,32 @@ def evaluate(
 
 def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int) -> Evaluation:
     """Rates and intervals; answers to the same prompt are neighbours."""
+    scored = np.array([a.reward is not None for a in answers])
     solved = np.array([a.reward is not None and a.reward >= SOLVED for a in answers], dtype=float)
-    by_prompt = solved.reshape(prompts, samples)
-    ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= samples]
-    estimates = {k: np.array([pass_at_k(samples, int(c), k) for c in by_prompt.sum(1)]) for k in ks}
-    # Answers to the same prompt are not independent: the interval is over prompts.
-    accuracy = float(solved.mean())
-    interval = wilson(solved.sum(), len(solved)) if samples == 1 else _interval(by_prompt.mean(1))
+    n, right = scored.reshape(prompts, samples).sum(1), solved.reshape(prompts, samples).sum(1)
+    estimates = {}
+    for k in (k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= n.max()):
+        enough = n >= k
+        estimates[k] = np.array([pass_at_k(int(m), int(c), k) for m, c in zip(n[enough], right[enough], strict=True)])
+    known = [a for a in answers if a.reward is not None]
+    failed = [Score(None, a.failure or "error", a.message) for a in answers if a.reward is None]
+    solved = solved[scored]
     return Evaluation(
         split=split,
         prompts=prompts,
         samples=samples,
-        accuracy=accuracy,
-        interval=interval,
-        reward=float(np.mean([a.reward or 0.0 for a in answers])),
+        accuracy=float(solved.mean()) if known else math.nan,
+        interval=_accuracy_interval(n, right),
+        reward=float(np.mean([a.reward for a in known])) if known else math.nan,
         truncated=float(np.mean([a.truncated for a in answers])),
-        unscored=sum(a.reward is None for a in answers),
+        unscored=len(failed),
+        unscored_by_kind=dict(Counter(score.failure for score in failed if score.failure)),
+        unscored_example=first_messages(failed),
         pass_at={k: float(values.mean()) for k, values in estimates.items()},
         pass_at_interval={k: _interval(values) for k, values in estimates.items()},
-        by_length=_by([a.length for a in answers], solved),
-        by_difficulty=_by([a.difficulty for a in answers], solved),
-        by_task={name: _rate(solved[[a.task == name for a in answers]]) for name in sorted({a.task for a in answers})},
+        by_length=_by([a.length for a in known], solved),
+        by_difficulty=_by([a.difficulty for a in known], solved),
+        by_task={name: _rate(solved[[a.task == name for a in known]]) for name in sorted({a.task for a in known})},
         answers=list(answers),
     )
 
@@ -125,6 +137,21 @@ def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int)
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """The chance that k of n answers, drawn without replacement, hold a correct one (arXiv 2107.03374)."""
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def _accuracy_interval(n: Floats, right: Floats, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of sum(right) / sum(n). Answers to the same prompt are not independent: it is over prompts."""
+    asked = n > 0
+    n, right = n[asked], right[asked]
+    if not len(n):
+        return 0.0, 1.0
+    if n.max() == 1:
+        return wilson(float(right.sum()), len(n))
+    if n.min() == n.max() or right.sum() in (0, n.sum()):
+        return _interval(right / n, seed)
+    draws = np.random.default_rng(seed).integers(0, len(n), (2000, len(n)))
+    low, high = np.quantile(right[draws].sum(1) / n[draws].sum(1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
@@ -137,6 +164,8 @@ def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
 
 
 def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateBin]:
+    if not len(solved):
+        return []
     cells = cut(np.asarray(attribute, dtype=float), bins)
     found = []
     for k, (low, high) in enumerate(cells.ranges):

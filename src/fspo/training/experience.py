@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from fspo.model.loading import Policy
 from fspo.rollout.prompts import decode, encode
 from fspo.rollout.samplers import Sampler
 from fspo.tasks import Task
-from fspo.tasks.scoring import Score, Scorer
+from fspo.tasks.scoring import Score, Scorer, first_messages
 from fspo.tasks.task import Example
 from fspo.training.old_logprobs import OldLogProbs
 
@@ -59,6 +59,7 @@ class Experience:
     sampler_logprobs: list[list[float]] | None = None
     old: OldLogProbs | None = None  # None until they are first needed
     reference: Tensor | None = None  # (N, T) log-probs under the reference policy, NaN where there is no token
+    failure_messages: dict[str, str] = field(default_factory=dict)  # the first of each kind
 
     @property
     def batch(self) -> Completions:
@@ -108,6 +109,7 @@ def collect(
     settings = config.rollout
     kept: list[Group] = []
     failures: Counter[str] = Counter()
+    messages: dict[str, str] = {}
     sampler.sync(policy)
     for attempt in range(settings.dynamic + 1):
         wanted = settings.prompts - len(kept)
@@ -118,8 +120,11 @@ def collect(
         seed = combined_seed(config.seed, step, attempt)
         groups, scores = _sampled(policy, sampler, scorer, examples, config, seed)
         failures.update(score.failure for score in scores if score.failure)
+        messages = first_messages(scores) | messages
         kept += [group for group in groups if group.varies or attempt == settings.dynamic]
-    return _assembled(kept, dict(failures), config.advantage), next_index
+    sampled = _assembled(kept, dict(failures), config.advantage)
+    sampled.failure_messages = messages
+    return sampled, next_index
 
 
 def _sampled(

@@ -27,7 +27,7 @@ from fspo.rollout import samplers
 from fspo.rollout.generate import check_request
 from fspo.rollout.prompts import encode
 from fspo.rollout.samplers import Sampler
-from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed
+from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint
@@ -162,6 +162,7 @@ class _Training:
         )  # fmt: skip
         line = found.line(step)
         self.writer.append(line)
+        self._warn({f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
         self.observer.evaluation(line)
         for sink in self.sinks:
             sink.log(step, {"eval/accuracy": found.accuracy, "eval/reward": found.reward})
@@ -190,14 +191,18 @@ class _Training:
             self.writer.append(line)
 
     def _announce(self, metrics: Metrics, timing: Timing) -> None:
-        for kind, text in metrics.warnings.items():
-            if kind not in self.state.warned:
-                self.state.warned = sorted([*self.state.warned, kind])
-                self.observer.warn(text)
+        self._warn(metrics.warnings)
         self.writer.append(timing)
         self.observer.step(metrics, timing)
         for sink in self.sinks:
             sink.log(metrics.step, metrics.model_dump() | timing.model_dump())
+
+    def _warn(self, warnings: dict[str, str]) -> None:
+        """Each kind of warning once per run."""
+        for kind, text in warnings.items():
+            if kind not in self.state.warned:
+                self.state.warned = sorted([*self.state.warned, kind])
+                self.observer.warn(text)
 
     def _save(self) -> None:
         self.state.objective = self.objective.state_dict()

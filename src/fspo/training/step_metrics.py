@@ -11,7 +11,7 @@ from fspo import fairness, ratios
 from fspo.config import TrainConfig
 from fspo.objectives.clipping import Array
 from fspo.objectives.objective import ratio_statistics
-from fspo.runs import ClipBin, Metrics
+from fspo.runs import ClipBin, Metrics, unscored_warnings
 from fspo.runs.rows import COLUMNS
 from fspo.training.evaluate import SOLVED
 from fspo.training.experience import Experience
@@ -67,6 +67,7 @@ def summarise(
         "groups_single": counts.single,
         "unscored": counts.unscored,
         "unscored_by_kind": sampled.failures,
+        "unscored_example": sampled.failure_messages,
     }
     if trained is not None:
         values |= _update_metrics(updates, trained, config)
@@ -144,8 +145,7 @@ def _warnings(metrics: Metrics, config: TrainConfig) -> dict[str, str]:
             f"{flat} of {groups} groups have no variance in their rewards and teach nothing: use an easier "
             "or harder task, larger groups, or rollout.dynamic"
         )
-    if metrics.unscored:
-        found["unscored"] = f"{metrics.unscored} answers could not be scored; they count neither right nor wrong"
+    found |= unscored_warnings(metrics)
     if metrics.on_policy and config.update.epochs * config.update.minibatches == 1:
         found["on_policy"] = (
             "every update is on-policy, so the ratio is 1 and clipping cannot act: raise update.epochs, "

@@ -163,6 +163,7 @@ def _callback(
 
     writer = RunWriter(folder)
     updates = config.update.epochs * config.update.minibatches
+    warned: set[str] = set()  # kinds of failures of the reward
 
     def evaluate_at(step: int) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
@@ -192,6 +193,9 @@ def _callback(
             if inside:
                 return
             samples.write(writer, step)
+            for kind in scorer.failures.keys() - warned:
+                warned.add(kind)
+                observer.warn(f"answers could not be scored; the first {kind}: {scorer.first_messages[kind]}")
             metrics = trainer.tracker.written
             if metrics is not None and metrics.step == step:
                 observer.step(metrics, Timing(step=step))

@@ -12,7 +12,7 @@ from fspo.pages.document import render
 from fspo.pages.tables import Table
 from fspo.report.panels.phrases import step_ranges
 from fspo.report.report_run import ReportRun
-from fspo.runs import Sample
+from fspo.runs import Sample, unscored_warnings
 from fspo.settings import flat
 from fspo.text import slug
 
@@ -26,9 +26,14 @@ def warnings(runs: Sequence[ReportRun]) -> Markup:
     for run in runs:
         steps: dict[str, list[int]] = {}
         texts: dict[str, str] = {}
-        for line in run.metrics:
-            for kind, text in line.warnings.items():
-                steps.setdefault(kind, []).append(line.step)
+        found = [(line.step, line.warnings) for line in run.metrics]
+        found += [
+            (line.step, {f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
+            for line in run.evaluations
+        ]
+        for step, kinds in found:
+            for kind, text in kinds.items():
+                steps.setdefault(kind, []).append(step)
                 texts[kind] = text
         name = f"{run.name}: " if len(runs) > 1 else ""
         rows += [[name + kind, f"{len(steps[kind]):,}", step_ranges(steps[kind]), texts[kind]] for kind in texts]

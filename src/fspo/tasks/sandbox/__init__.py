@@ -1,1 +1,1 @@
-"""Runs untrusted programs: `launch` starts the sandbox from this process, `child` is the script that runs inside it."""
+"""Runs untrusted programs: `launch` starts `child`, the supervisor, which builds the `walls` around each program."""

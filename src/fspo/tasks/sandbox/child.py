@@ -1,255 +1,238 @@
-"""Runs untrusted programs. `launch` starts it as a script outside the package: it imports the standard library only.
+"""Supervises untrusted programs. It runs outside the package: it imports only `walls` and the standard library.
 
-A job is read as JSON from standard input; one JSON object is written to standard output. There are three levels of
-processes: this script creates the namespaces, its child is process 1 of the new process namespace, and each program is
-a child of process 1. When process 1 ends, the kernel kills everything in the namespace.
+A job is read as JSON from standard input, and one JSON object per line is written to standard output: `refused` if the
+walls cannot be built, else `started` and then one outcome per input. There are three levels of processes: the script
+that creates the namespaces, its child, which is process 1 of the new process namespace, and the programs, children of
+process 1. When process 1 ends, the kernel kills everything in the namespace.
 """
 
 from __future__ import annotations
 
-import ctypes
+import fcntl
 import json
 import os
-import resource
 import select
-import shutil
 import signal
 import sys
 import time
 
+from . import walls
+
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing typing would add 3 ms to the scoring of every answer
-    from typing import Any, TypedDict
+if TYPE_CHECKING:
+    from .walls import Job
 
-    class Job(TypedDict):
-        """A program, its inputs, and the limits of each run."""
-
-        code: str
-        inputs: list[str]
-        allow_network: bool
-        stop_early: bool
-        seconds: float
-        memory_mb: int
-        processes: int
-        file_mb: int
-        output_kb: int
+WATCH = 0.05  # seconds between two looks at the memory of a program
 
 
-libc = ctypes.CDLL(None, use_errno=True)
-
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x20000, 0x8000000, 0x10000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV = 2, 4
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
-MOUNT_ATTR_RDONLY, MS_PRIVATE = 1, 1 << 18
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 8, 38, 47
-CAP_DAC_READ_SEARCH = 2
+class RefusedError(Exception):
+    """The walls around a program could not be built."""
 
 
-def checked(result: int, what: str) -> None:
-    """Raise the error of a C function whose result is not 0."""
-    if result != 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
-
-
-def enter_namespaces(network: bool) -> None:
-    """New process, mount and IPC namespaces, and a network namespace without a connection unless `network` is set."""
-    uid, gid = os.getuid(), os.getgid()
-    flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC
-    flags |= 0 if network else CLONE_NEWNET
-    flags |= CLONE_NEWUSER if uid else 0
-    checked(libc.unshare(flags), "unshare")
-    if uid:
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{uid} {uid} 1"),
-            ("gid_map", f"{gid} {gid} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-
-
-def protect_files(folder: str, size_mb: int, uid: int) -> None:
-    """Make all mounted files read-only, and mount an empty private file system in memory on `folder`."""
-    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, MS_PRIVATE, 0)
-    checked(
-        libc.syscall(MOUNT_SETATTR, AT_FDCWD, b"/", AT_RECURSIVE, ctypes.byref(attributes), 32),
-        "mount_setattr",
-    )
-    options = f"size={size_mb}m,nr_inodes=1000,mode=700,uid={uid}".encode()
-    flags = MS_NOSUID | MS_NODEV
-    checked(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, options), "mount")
-    if os.path.isdir("/run"):  # hides the sockets of other programs
-        checked(libc.mount(b"tmpfs", b"/run", b"tmpfs", flags, b"size=4k"), "mount")
-    os.chdir(folder)
-
-
-def drop_root(uid: int) -> None:
-    """Change from root to a user without files, to whom the limits apply.
-
-    The capability to read any file is kept only if Python could not start without it.
-    """
-    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    os.setgroups([])
-    os.setresgid(65534, 65534, 65534)
-    os.setresuid(uid, uid, uid)
-    readable = os.access(sys.executable, os.X_OK) and os.access(os.__file__, os.R_OK)
-    for capability in [0] if readable else [1 << CAP_DAC_READ_SEARCH, 0]:
-        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-        data = (ctypes.c_uint32 * 6)(capability, capability, capability, 0, 0, 0)
-        if libc.capset(ctypes.byref(header), ctypes.byref(data)) == 0:
-            break
-    if capability:
-        libc.prctl(PR_CAP_AMBIENT, 2, CAP_DAC_READ_SEARCH, 0, 0)
+def reply(line: dict[str, object]) -> None:
+    """Write one line to the caller."""
+    data = json.dumps(line).encode() + b"\n"
+    while data:
+        data = data[os.write(1, data) :]
 
 
 def start(text: str, job: Job) -> tuple[int, int]:
     """Start the program on one input; returns its process id and the read end of its standard output."""
-    stdin = os.memfd_create("input")
-    os.write(stdin, text.encode("utf-8", "replace"))
+    stdin = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(stdin, "wb", closefd=False) as file:
+        file.write(text.encode("utf-8", "replace"))
     os.lseek(stdin, 0, os.SEEK_SET)
+    fcntl.fcntl(stdin, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     read, write = os.pipe()
+    problem, problem_write = os.pipe()  # closed by a successful exec
     pid = os.fork()
-    if pid:
-        os.close(stdin)
-        os.close(write)
-        return pid, read
+    if pid == 0:
+        become_program(stdin, write, problem_write, job)
+    for fd in (stdin, write, problem_write):
+        os.close(fd)
+    message = b""
+    while data := os.read(problem, 4096):
+        message += data
+    os.close(problem)
+    if message:
+        os.close(read)
+        os.waitpid(pid, 0)
+        raise RefusedError(message.decode("utf-8", "replace"))
+    return pid, read
+
+
+def become_program(stdin: int, stdout: int, problem: int, job: Job) -> None:
+    """In the new process: give up everything but the input and the output, and replace this script by the program."""
     try:
         os.setsid()
+        uid, calls = job["uid"], bytes.fromhex(job["filter"])
+        if job["backend"] != "limits":
+            walls.private_folder(job["file_mb"], walls.NOBODY if uid is None else uid)
+        if uid is not None:
+            os.fchown(stdout, uid, uid)  # else the program could not open /dev/stdout
         null = os.open(os.devnull, os.O_WRONLY)
-        for fd, target in ((stdin, 0), (write, 1), (null, 2)):
-            os.dup2(fd, target)
-        os.closerange(3, 256)
-        cpu = max(1, int(job["seconds"] + 0.999))
-        memory, files = job["memory_mb"] * 2**20, job["file_mb"] * 2**20
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (files, files))
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_NPROC, (job["processes"], job["processes"]))
-        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        os.execve(sys.executable, [sys.executable, "-I", "-c", job["code"]], {})
+        for fd, target in ((stdin, 0), (stdout, 1), (null, 2), (problem, 3)):
+            os.dup2(fd, target, inheritable=target < 3)
+        os.closerange(4, 256)
+        problem = 3
+        walls.drop_privileges(uid, job["executable"] if job["backend"] == "limits" else "")
+        walls.end_with_parent()
+        walls.limit(job)
+        if calls:
+            walls.filter_calls(calls)
+        os.execve(job["executable"], [job["executable"], "-I", "-c", job["code"]], {})
+    except BaseException as error:
+        os.write(problem, str(error).encode() or b"?")
     finally:
         os._exit(127)
 
 
-def finish(pid: int, read: int, job: Job) -> dict[str, str]:
-    """Read the program's output until it ends or exceeds the limit of its time or output."""
-    end = time.monotonic() + job["seconds"]
+def finish(pid: int, read: int, end: float, job: Job) -> dict[str, object]:
+    """Read the program's output until it ends or exceeds the limit of its time, memory or output."""
     output = b""
     status = ""
+    sources = [read, exited := os.pidfd_open(pid)]
     os.set_blocking(read, False)
-    exited = os.pidfd_open(pid)
+    watch = time.monotonic() + WATCH
     while not status:
-        ready = select.select([read, exited], [], [], max(0.0, end - time.monotonic()))[0]
+        now = time.monotonic()
+        ready = select.select(sources, [], [], max(0.0, min(end, watch) - now))[0]
         data = b""
-        if read in ready:
-            data = os.read(read, 65536)
-            output += data
+        if ready and read in sources:  # also when only its end was seen: it may have printed in between
+            try:
+                data = os.read(read, 65536)
+                output += data
+                if not data:  # its output is closed, but it may still run
+                    sources.remove(read)
+            except BlockingIOError:
+                pass
         if len(output) > job["output_kb"] * 1024:
             status = "output"
         elif exited in ready and not data:
             status = "ended"
-        elif read in ready and not data:  # its output is closed but it still runs
-            ready = select.select([exited], [], [], max(0.0, end - time.monotonic()))[0]
-            status = "ended" if ready else "timeout"
-        elif not ready or time.monotonic() > end:
+        elif time.monotonic() > end:
             status = "timeout"
+        elif time.monotonic() > watch:
+            watch = time.monotonic() + WATCH
+            if too_much_memory(job["memory_mb"] * 2**20):
+                status = "memory"
     os.close(exited)
     os.close(read)
-    kill_all(pid)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = kill_all(pid)
     if status == "ended":
         status = "ok" if code == 0 else "error"
     return {"status": status, "stdout": output.decode("utf-8", "replace")}
 
 
-def kill_all(pid: int) -> None:
-    """Kill the program and all processes it started: the whole namespace, or without one its process group."""
-    try:
-        if os.getpid() == 1:
-            os.kill(-1, signal.SIGKILL)
-        else:
-            os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def too_much_memory(limit: int) -> bool:
+    """Whether all processes of the namespace together hold more than the limit; shared pages count once."""
+    if os.getpid() != 1 or not os.path.exists("/proc/1"):
+        return False
+    others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    page = os.sysconf("SC_PAGE_SIZE")
+    if sum(page * int(read_proc(name, "statm").split()[1]) for name in others) <= limit:
+        return False
+    rollups = [read_proc(name, "smaps_rollup").partition(b"\nPss:")[2].split() for name in others]
+    return sum(1024 * int(words[0]) for words in rollups if words) > limit
 
 
-def reap() -> None:
-    """Wait for all killed processes: a zombie still counts against the process limit of the next program."""
+def read_proc(process: str, name: str) -> bytes:
+    """A file of /proc, or zeros if the process has ended."""
     try:
-        while os.waitpid(-1, 0 if os.getpid() == 1 else os.WNOHANG)[0]:
+        with open(f"/proc/{process}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b"0 0"
+
+
+def kill_all(pid: int) -> int:
+    """Kill the program and all processes it started, and wait for them; returns the exit code of the program.
+
+    A zombie would count against the process limit of the next program.
+    """
+    code = -1
+    while True:
+        try:
+            for victim in [-1] if os.getpid() == 1 else children():
+                os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
             pass
-    except ChildProcessError:
-        pass
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return code
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
 
 
-def run(job: Job) -> dict[str, Any]:
-    """Run the program on each input, in a new empty folder each time."""
-    outcomes = []
+def children() -> list[int]:
+    """The children of this process: as a subreaper it inherits the children of those that it kills."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def supervise(job: Job) -> None:
+    """Run the program on each input, in an empty folder each time; what it does to itself is its own failure."""
+    last = time.monotonic() + job["answer_seconds"]
     base = os.getcwd()
+    reply({"started": True})  # before the program can end this process; a refusal after it still counts
     for number, text in enumerate(job["inputs"]):
-        folder = os.path.join(base, str(number))
+        end = min(time.monotonic() + job["seconds"], last)
         try:
-            os.mkdir(folder)
-        except OSError:  # the run before left a full disk that could not be cleared
-            outcomes.append({"status": "error", "stdout": ""})
-            continue
-        os.chdir(folder)
-        pid, read = start(text, job)
-        outcomes.append(finish(pid, read, job))
-        reap()
-        os.chdir(base)
-        shutil.rmtree(folder, ignore_errors=True)
-        if outcomes[-1]["status"] != "ok" and job["stop_early"]:
-            break
-    return {"outcomes": outcomes}
+            if job["backend"] == "limits":
+                walls.host_folder(os.path.join(base, str(number)), job["uid"])
+            pid, read = start(text, job)
+        except (RefusedError, OSError) as error:
+            if number == 0:
+                raise RefusedError(str(error)) from None
+            return  # the runs before are the reason
+        try:
+            outcome = finish(pid, read, end, job)
+        except OSError:
+            return
+        reply(outcome)
+        if time.monotonic() > last or (outcome["status"] != "ok" and job["stop_early"]):
+            return
 
 
-def isolated(job: Job) -> dict[str, Any]:
-    """Run the job as process 1 of new namespaces; returns the reply."""
-    enter_namespaces(job["allow_network"])
-    uid = os.getuid() or 10**9 + os.getpid()  # a new id: only this job's processes count against the limit
-    read, write = os.pipe()
+def isolated(job: Job) -> None:
+    """Run the job as process 1 of new namespaces."""
+    walls.enter_namespaces(own_user=job["uid"] is None)
     pid = os.fork()
-    if pid == 0:
-        try:
-            protect_files(os.getcwd(), job["file_mb"], uid)
-            if os.getuid() == 0:
-                drop_root(uid)
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a later change of user would undo it
-            libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no program may trace this process and forge its reply
-            reply = run(job)
-        except OSError as error:
-            reply = {"refused": str(error)}
-        with open(write, "w") as file:
-            file.write(json.dumps(reply))
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    try:
+        walls.harden_supervisor()
+        walls.build_root(job)
+        supervise(job)
+    except (RefusedError, OSError) as error:
+        reply({"refused": str(error)})
+    finally:
         os._exit(0)
-    os.close(write)
-    with open(read) as file:
-        text = file.read()
-    os.waitpid(pid, 0)
-    if not text:
-        return {"refused": "process 1 of the sandbox ended"}
-    answer: dict[str, Any] = json.loads(text)
-    return answer
 
 
 def main() -> None:
-    """Read a job, run it, print the reply; without namespaces it runs only if the network is allowed."""
+    """Read a job, run it, and write the replies."""
     job: Job = json.load(sys.stdin)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # the job's pipe is closed before any program starts
+    os.close(null)
     try:
-        reply = isolated(job)
-    except OSError as error:
-        reply = {"refused": str(error)}
-    if "refused" in reply and job["allow_network"]:
-        if os.getuid() == 0:
-            uid = 10**9 + os.getpid()
-            os.chown(".", uid, 65534)
-            drop_root(uid)
-        reply = run(job)
-    print(json.dumps(reply))
-
-
-main()
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # if the machine runs out of memory, this job is the one to end
+    except OSError:
+        pass
+    try:
+        if job["backend"] == "namespaces":
+            isolated(job)
+        elif job["backend"] == "bubblewrap":
+            walls.harden_supervisor()
+            walls.fresh_proc(walls.MS_REMOUNT)
+            supervise(job)
+        else:
+            walls.harden_supervisor()
+            walls.libc.prctl(walls.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            supervise(job)
+    except (RefusedError, OSError) as error:
+        reply({"refused": str(error)})

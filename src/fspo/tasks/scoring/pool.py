@@ -47,12 +47,14 @@ class Pool:
     """Scoring processes of one task."""
 
     def __init__(self, task: Task, workers: int, timeout: float, memory_mb: int) -> None:
+        self._task = task
         self._setup = pickle.dumps((task, memory_mb))
         self._workers = workers
         self._timeout = timeout
         self._lock = threading.Lock()
         self._generation = 0
         self._results: list[Result | None] = []
+        self._seconds: list[float] = []  # time limit of each sample
         self._todo: deque[int] = deque()
         self._suspects: set[int] = set()  # samples that were being scored when the fork server died
         self._start()
@@ -61,6 +63,7 @@ class Pool:
         """Score all items; the results are in the order of the items."""
         with self._lock:
             self._results = [None] * len(items)
+            self._seconds = [max(self._timeout, self._task.component(e).longest(e)) for e, _ in items]
             self._todo = deque(range(len(items)))
             self._suspects = set()
             try:
@@ -158,7 +161,7 @@ class Pool:
                 self._replace(slot)
                 continue
             slot.pending.extend(chunk)
-            slot.deadline = time.monotonic() + self._timeout
+            slot.deadline = time.monotonic() + self._seconds[slot.pending[0]]
 
     def _collect(self) -> None:
         """Wait for results, notices or the next deadline, and handle all that have arrived."""
@@ -172,7 +175,7 @@ class Pool:
             self._read_notices()
         for slot in list(self._slots):
             if slot.pending and time.monotonic() > slot.deadline and self._drain(slot) and slot.pending:
-                self._fail(slot, "timeout", f"no score after {self._timeout:g} s")
+                self._fail(slot, "timeout", f"no score after {self._seconds[slot.pending[0]]:g} s")
 
     def _drain(self, slot: _Slot) -> bool:
         """Store the results that have arrived; False if the worker is gone."""
@@ -180,7 +183,8 @@ class Pool:
             while slot.pending and slot.connection.poll(0):
                 value, failure, detail = json.loads(slot.connection.recv_bytes())
                 self._results[slot.pending.popleft()] = (value, failure, detail)
-                slot.deadline = time.monotonic() + self._timeout
+                if slot.pending:
+                    slot.deadline = time.monotonic() + self._seconds[slot.pending[0]]
                 if failure == "memory":  # the heap of this worker may be damaged
                     self._todo.extendleft(reversed(slot.pending))
                     self._replace(slot)

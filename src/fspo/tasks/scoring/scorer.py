@@ -1,7 +1,8 @@
 """Scores a batch of answers: in this process if that is safe, else in processes that can be killed."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,8 +22,18 @@ class Score:
     detail: str = ""  # the message of the error
 
 
+def first_messages(scores: Iterable[Score]) -> dict[str, str]:
+    """The first message of each kind of failure, without memory addresses, which differ between equal runs."""
+    found: dict[str, str] = {}
+    for score in scores:
+        if score.failure and score.failure not in found:
+            found[score.failure] = re.sub(r"0x[0-9a-fA-F]{4,}", "0x...", score.detail)[:300]
+    return found
+
+
 class Scorer:
-    """Scores batches in order. An answer that cannot be scored is counted in `failures` and does not stop the others.
+    """Scores batches in order. An answer that cannot be scored is counted in `failures` and does not stop the others;
+    `first_messages` has the first message of each kind of failure.
 
     `timeout` is in wall-clock seconds per answer. `memory_mb` is what a scoring process may allocate in addition to the
     libraries it has loaded.
@@ -40,6 +51,7 @@ class Scorer:
         self.timeout = timeout
         self.memory_mb = memory_mb
         self.failures: Counter[str] = Counter()
+        self.first_messages: dict[str, str] = {}
         self._pool: Pool | None = None
 
     def __enter__(self) -> "Scorer":
@@ -71,6 +83,7 @@ class Scorer:
                 scores[i] = Score(value, failure, detail)
         done = [score for score in scores if score is not None]
         self.failures.update(score.failure for score in done if score.failure)
+        self.first_messages = first_messages(done) | self.first_messages
         return done
 
     def close(self) -> None:

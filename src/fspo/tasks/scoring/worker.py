@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 import traceback
+from decimal import Decimal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -124,15 +125,27 @@ def evaluate(task: Task, example: Example, completion: str) -> tuple[float | Non
     """A score, or the kind of failure and its message; an exception of the reward is not raised."""
     try:
         value: Any = task.score(example, completion)
-        if not isinstance(value, numbers.Real):
-            return None, "error", f"the reward returned {value!r:.100}, which is not a number"
-        if not math.isfinite(value):
-            return None, "error", f"the reward returned {value!r}, which is not finite"
-        return float(value), None, ""
+        number = _number(value)
+        if number is None:
+            return None, "error", f"the reward returned {_shown(value)}, which is not a number"
+        if not math.isfinite(number):
+            return None, "error", f"the reward returned {_shown(value)}, which is not finite"
+        return number, None, ""
     except MemoryError:
         return None, "memory", "the memory limit was reached"
     except BaseException as error:
         return None, "error", _message(error)
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python, numpy or torch as a float, also as an array without dimensions; None if it is none."""
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        value = value.item()
+    return float(value) if isinstance(value, numbers.Real | Decimal) else None
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.100}"
 
 
 def _message(error: BaseException) -> str:

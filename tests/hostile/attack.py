@@ -1,0 +1,175 @@
+"""Run the hostile programs in the sandbox as the user of this process, and print what each of them achieved.
+
+    python attack.py BACKEND [NAME ...]
+
+BACKEND is `bubblewrap`, `namespaces`, or `limits` for no isolation at all, where the attacks must succeed.
+
+The output is one JSON object: program -> how its attack succeeded, or the empty string. The script needs nothing but
+the standard library and `fspo.tasks.sandbox`, so that a test can run it as another user with another interpreter.
+"""
+
+import ast
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+from fspo.tasks.sandbox import backends
+from fspo.tasks.sandbox.launch import Isolation, Limits, run_python
+
+PROGRAMS = Path(__file__).with_name("programs")
+LIMITS = Limits(seconds=2.0, memory_mb=512, answer_seconds=20.0)
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in PROGRAMS.glob("*.py"))
+
+
+def described(name: str) -> tuple[str, str]:
+    """What a program tries, and what stops it."""
+    text = ast.get_docstring(ast.parse((PROGRAMS / f"{name}.py").read_text())) or ""
+    attack, _, wall = text.partition("\n\nWall: ")
+    return attack.rstrip("."), " ".join(wall.split()).rstrip(".")
+
+
+@contextlib.contextmanager
+def scene(secret: str) -> Iterator[dict[str, Any]]:
+    """A host with everything that a program might want; each part holds the secret."""
+    folder = Path(tempfile.mkdtemp(prefix="scene-"))
+    folder.chmod(0o755)
+    task, private, home = folder / "task.jsonl", folder / "private.txt", folder / "home"
+    task.write_text(json.dumps({"prompt": "p", "tests": [{"input": "1", "output": secret}]}))
+    private.write_text(secret)
+    private.chmod(0o600)
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id_ed25519").write_text(secret)
+    os.mkfifo(folder / "fifo", 0o666)
+    environment = {"SECRET": secret}
+    sleep = "import time; time.sleep(600)"
+    victims = [subprocess.Popen([sys.executable, "-c", sleep, str(task), secret], env=environment) for _ in range(2)]
+    abstract = f"\0scene-{secrets.token_hex(4)}"
+    with contextlib.ExitStack() as stack:
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        servers = [tcp]
+        for address in (str(folder / "socket"), abstract):
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(address)
+            server.listen()
+            servers.append(server)
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(address + ".dgram")
+        (folder / "socket").chmod(0o777)
+        for server in servers:
+            threading.Thread(target=_serve, args=(server, secret), daemon=True).start()
+        memory = shared_memory.SharedMemory(create=True, size=4096)
+        assert memory.buf is not None
+        memory.buf[: len(secret)] = secret.encode()
+        libc = ctypes.CDLL(None, use_errno=True)
+        key = 1 + secrets.randbelow(2**30)
+        segment = libc.shmget(key, 4096, 0o1666)
+        assert segment >= 0
+        try:
+            yield {
+                "folder": str(folder),
+                "task": str(task),
+                "private": str(private),
+                "home": str(home),
+                "fifo": str(folder / "fifo"),
+                "unix": str(folder / "socket"),
+                "abstract": abstract,
+                "port": tcp.getsockname()[1],
+                "shm": key,
+                "posix": memory.name,
+                "victims": [victim.pid for victim in victims],
+                "host": os.uname().nodename,
+                "again": False,
+            }
+            assert all(victim.poll() is None for victim in victims), "a process of the host was killed"
+            assert task.read_text().count(secret) == 1, "a file of the host was changed"
+            stopped = [Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2][1] for victim in victims]
+            assert "T" not in stopped, "a process of the host was stopped"
+        finally:
+            libc.shmctl(segment, 0, None)
+            memory.close()
+            memory.unlink()
+            for victim in victims:
+                victim.kill()
+                victim.wait()
+            shutil.rmtree(folder)
+
+
+def _serve(server: socket.socket, secret: str) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = server.accept()
+            client.sendall(secret.encode())
+            client.close()
+
+
+def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) -> str:
+    """Run one program on two inputs; returns how its attack succeeded, or nothing."""
+    needle = secrets.token_hex(8)
+    first = json.dumps({**facts, "needle": needle})
+    second = json.dumps({**facts, "again": True, "needle": needle, "token": f"{needle}-input-2"})
+    before, begin = _left(), time.monotonic()
+    try:
+        outcomes = run_python((PROGRAMS / f"{name}.py").read_text(), [first, second], LIMITS, isolation)
+    except RuntimeError as error:
+        return f"it is not scored: {error}"
+    if len(outcomes) != 2:
+        return f"{len(outcomes)} outcomes for 2 inputs"
+    for outcome in outcomes:
+        if secret in outcome.stdout or "reached" in outcome.stdout:
+            return f"{outcome.status}: {outcome.stdout[:200]}"
+        if len(outcome.stdout) > 2 * LIMITS.output_kb * 1024:
+            return f"printed {len(outcome.stdout)} characters"
+    if f"{needle}-input-2" in outcomes[0].stdout:
+        return "it read the input of another test"
+    if "forged" in "".join(outcome.stdout for outcome in outcomes):
+        return "it wrote an outcome"
+    if time.monotonic() - begin > 3 * LIMITS.seconds + 5:
+        return f"it took {time.monotonic() - begin:.1f} s"
+    if left := _left() - before:
+        return f"it left {sorted(left)}"
+    return ""
+
+
+def _left() -> set[str]:
+    """The files of the sandbox in the temporary folder, and the processes of the sandbox."""
+    found = {str(path) for path in Path(tempfile.gettempdir()).glob("fspo-*")}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"scene = json.loads" in path.read_bytes():
+                found.add(path.parent.name)
+    return found
+
+
+def main(backend: str, chosen: list[str]) -> None:
+    isolation: Isolation = "limits" if backend == "limits" else "full"
+    backends.ISOLATED = (backend,)
+    secret = f"secret{secrets.token_hex(8)}"
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+        os.chmod(folder, 0o755)
+        tempfile.tempdir = folder
+        with scene(secret) as facts:
+            for name in chosen or names():
+                begin = time.monotonic()
+                found[name] = attack(name, facts, secret, isolation)
+                print(f"{time.monotonic() - begin:6.2f} {name} {found[name]}", file=sys.stderr)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

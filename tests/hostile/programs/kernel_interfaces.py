@@ -1,0 +1,21 @@
+"""Use bpf, userfaultfd, perf_event_open, kexec and modules.
+
+Wall: seccomp; no capabilities.
+"""
+
+import ctypes
+import json
+import os
+
+scene = json.loads(input())
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def number(x86_64: int, aarch64: int) -> int:
+    return x86_64 if os.uname().machine == "x86_64" else aarch64
+
+
+buffer = (ctypes.c_uint64 * 16)()
+for call in (number(321, 280), number(323, 282), number(298, 241), number(246, 104), number(313, 273), 447):
+    if libc.syscall(call, 0, ctypes.byref(buffer), 0, 0, 0) >= 0:
+        print("reached", call)
