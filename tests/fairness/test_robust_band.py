@@ -1,0 +1,122 @@
+"""A few wild rows do not move a band, few rows do not make one look certain, and intervals hold what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fspo import ratios
+from fspo.fairness import (
+    band_exponent,
+    fresh_rate_interval,
+    outer_value,
+    robust_drift,
+    rows_needed,
+    scaling_law,
+    wild_rows,
+)
+from fspo.fairness.columns import Column
+
+MU, SIGMA = -3e-4, 0.02
+
+
+def rows(n: int, H: float = 0.5, seed: int = 0) -> tuple[Column, Column, Column]:
+    rng = np.random.default_rng(seed)
+    L = np.exp(rng.uniform(np.log(8), np.log(4000), n)).round()
+    return MU * L + SIGMA * L**H * rng.standard_normal(n), L, rng.choice([-1.0, 1.0], n)
+
+
+@pytest.mark.parametrize("shift", [-10.0, 10.0, -800.0])
+@pytest.mark.parametrize("count", [1, 10, 30])
+def test_wild_rows_are_found_and_move_nothing(shift: float, count: int) -> None:
+    S, L, sign = rows(3000)
+    chosen = np.random.default_rng(1).choice(3000, count, replace=False)
+    moved = S.copy()
+    moved[chosen] += shift
+    wild = wild_rows(moved, L)
+    assert set(np.flatnonzero(wild)) <= set(chosen)
+    assert wild.sum() >= 0.9 * count
+    error = abs(robust_drift(S, L) - MU) + 2 * SIGMA / np.sqrt(L.sum())
+    assert abs(robust_drift(moved, L) - MU) < error
+    exponent = band_exponent(moved[~wild], L[~wild], sign[~wild], 0.1)
+    assert exponent.value == pytest.approx(band_exponent(S, L, sign, 0.1).value, abs=0.01)
+    assert not exponent.clear_of_half(0.02)
+
+
+def test_nothing_is_wild_in_clean_rows() -> None:
+    for seed in range(20):
+        for n in (30, 60, 300, 3000):
+            S, L, _ = rows(n, seed=seed)
+            assert not wild_rows(S, L).any()
+            assert robust_drift(S, L) == ratios.drift(S, L)
+
+
+def test_a_large_share_far_out_is_part_of_the_distribution() -> None:
+    S, L, _ = rows(3000)
+    S[:300] -= 10
+    assert not wild_rows(S, L).any()
+
+
+def test_ties_are_not_wild() -> None:
+    S, L, _ = rows(1000)
+    assert not wild_rows(np.where(np.arange(1000) % 10, 0.0, S), L).any()
+
+
+@pytest.mark.parametrize("H", [0.35, 0.5, 0.62, 0.8])
+@pytest.mark.parametrize("known", [True, False], ids=["advantages", "no advantages"])
+def test_the_exponent_is_found(H: float, known: bool) -> None:
+    S, L, sign = rows(40_000, H)
+    found = band_exponent(S, L, sign if known else np.zeros_like(sign), 0.1)
+    assert found.interval[0] <= H <= found.interval[1]
+    assert found.interval[1] - found.interval[0] < 0.03
+    assert found.clear_of_half(0.02) == (H != 0.5)
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_the_exponents_interval_covers(n: int) -> None:
+    hits = 0
+    for seed in range(200):
+        found = band_exponent(*rows(n, 0.6, seed), 0.1)
+        hits += found.interval[0] <= 0.6 <= found.interval[1]
+    assert hits >= 186
+
+
+@pytest.mark.parametrize("n", [30, 60, 300])
+@pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
+def test_a_law_of_few_rows_covers(n: int, heavy: bool) -> None:
+    hits = np.zeros(3)
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        L = np.exp(rng.normal(5, 0.8, n)).round() + 1
+        noise = rng.standard_t(6, n) / np.sqrt(1.5) if heavy else rng.standard_normal(n)
+        law = scaling_law(MU * L + SIGMA * np.sqrt(L) * noise, L)
+        pairs = (law.interval, 0.5), (law.mu_interval, MU), (law.scale_interval, SIGMA)
+        hits += [low <= truth <= high for (low, high), truth in pairs]
+    assert (hits >= 0.93 * 300 - 4).all(), hits  # 4: one standard error of a count of 300 at 95 %
+
+
+@pytest.mark.parametrize("n", [46, 60, 300])
+def test_the_clip_rate_on_fresh_rows_is_covered(n: int) -> None:
+    """For any distribution of z: here a skewed one, whose true share beyond the two ends is known."""
+    hits, mean = 0, 0.0
+    for seed in range(500):
+        z = np.random.default_rng(seed).exponential(1.0, n)
+        low, high = outer_value(-z, 0.05 * (n + 1)), outer_value(z, 0.05 * (n + 1))
+        assert low is not None
+        assert high is not None
+        rate = 1 - np.exp(low) + np.exp(-high)
+        interval = fresh_rate_interval(0.1, n)
+        hits += interval[0] <= rate <= interval[1]
+        mean += rate / 500
+    assert hits >= 0.93 * 500
+    assert mean == pytest.approx(0.1, abs=0.01)
+
+
+def test_rows_needed() -> None:
+    for rate in (1e-4, 0.01, 0.05, 0.1, 0.3, 0.6, 0.9):
+        n = rows_needed(rate)
+        most = rate + min(rate, 1 - rate)
+        assert fresh_rate_interval(rate, n)[1] <= most
+        assert n <= 3 or fresh_rate_interval(rate, n - 1)[1] > most
+    assert 30 < rows_needed(0.1) <= 60
+    assert rows_needed(1e-4) > 10_000
