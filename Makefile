@@ -61,10 +61,11 @@ smollm2: $(VENV)/.train  ## train a real language model to add and subtract, on 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 test: lint types  ## ruff, mypy and the quick tests
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow' --hypothesis-profile quick
 
-test-slow: $(VENV)/.dev  ## the tests of more than a few seconds: kills and resumes, TRL, verl and Ray, recipes
-	$(PYTEST) -m slow
+# Property tests run again, with four times as many examples.
+test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray, recipes, every property in full
+	$(PYTEST) -m 'slow or hypothesis'
 
 test-engines: $(ENGINES)/.engines  ## verl's trainer, TRL and this package's own with vLLM, on CPU
 	$(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine

@@ -12,6 +12,7 @@ from helpers.processes import Command, Done
 
 torch.set_num_threads(1)
 settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile("quick", settings.get_profile("default"), max_examples=25)
 settings.load_profile("default")
 
 SMALL_RUN = [

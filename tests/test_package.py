@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,17 +96,21 @@ def test_public_names_exist_and_are_documented(path: Path) -> None:
 
 
 def test_importing_the_library_is_quick_and_light() -> None:
-    """Beyond torch, in processor time: the clock of a busy machine says nothing."""
+    """Beyond torch, in processor time, which depends less than the clock on what else the machine does."""
     code = (
         "import sys, time, torch; t = time.process_time();"
         "import fspo, fspo.objectives, fspo.advantages, fspo.fairness;"
         "print(time.process_time() - t); print(*sorted({m.split('.')[0] for m in sys.modules}))"
     )
-    command = [sys.executable, "-c", code]
-    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    seconds, modules = zip(*(o.splitlines() for o in outputs), strict=True)
-    assert min(map(float, seconds)) < 0.3
-    assert not set(HEAVY) & set(modules[0].split())
+    fastest = math.inf
+    for _ in range(5):  # a busy machine costs processor time too: the best of a few counts
+        output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        seconds, modules = output.splitlines()
+        assert not set(HEAVY) & set(modules.split())
+        fastest = min(fastest, float(seconds))
+        if fastest < 0.3:
+            break
+    assert fastest < 0.3
 
 
 def test_help_does_not_load_torch() -> None:

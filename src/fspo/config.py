@@ -24,7 +24,9 @@ class ModelConfig(Settings):
     """What is trained."""
 
     path: str = Field("tiny:2x64", description="folder or hub name, a .gguf file, or tiny:LAYERSxWIDTH")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="type of the model's products; weights are trained in float32")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="type of the model's products; weights are trained in float32"
+    )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
     threads: int = Field(0, ge=0, description="CPU threads; 0 chooses by the size of the model")
     lora: LoraConfig | None = Field(None, description="train adapters only")

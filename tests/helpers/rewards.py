@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
@@ -123,3 +125,16 @@ def nothing() -> None:
 def tell_pid_and_loop() -> NoReturn:
     Path(os.environ["FSPO_TEST_PIDS"]).write_text(f"{os.getpid()} {os.getppid()}")
     loop()
+
+
+def typed(prompt: str, completion: str, answer: object) -> object:
+    """A reward of the type that the completion names."""
+    import numpy as np
+
+    return {
+        "bool": True, "np.bool_": np.bool_(True), "np.int64": np.int64(1), "np.float32": np.float32(1),
+        "np.float16": np.float16(1), "array": np.array(1.0), "bool array": np.array(True),
+        "Fraction": Fraction(1), "Decimal": Decimal(1), "np.nan": np.float64("nan"), "Decimal NaN": Decimal("NaN"),
+        "np.inf": np.float32("inf"), "nan array": np.array(float("nan")), "vector": np.ones(1), "str": "1.0",
+        "np.str_": np.str_("1.0"), "complex": 1j, "list": [1.0], "huge": 10**400, "text array": np.array("1.0"),
+    }[completion]  # fmt: skip

@@ -134,3 +134,10 @@ def test_blocks() -> None:
     assert blocks([]) == ""
     assert clip_row([]) == ""
     assert clip_row([BINS[0].model_copy(update={"clip_rate": 0.0})]) == "4 ▁ 12  up to 0.0 %"
+
+
+def test_answers_without_a_score_are_shown_with_the_accuracy() -> None:
+    file = io.StringIO()
+    with Display({"task": "sort"}, 5, Console(file=file, width=200), every=0) as display:
+        display.evaluation(EVALUATION.model_copy(update={"unscored": 1203}))
+    assert "25.0 % (20.0 % to 30.0 %), 1,203 not scored" in file.getvalue()

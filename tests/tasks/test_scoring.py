@@ -73,6 +73,24 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: p
     assert capfd.readouterr() == ("", "")
 
 
+def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
+    right = ["bool", "np.bool_", "np.int64", "np.float32", "np.float16", "array", "bool array", "Fraction"]
+    right += ["Decimal"]
+    wrong = ["np.nan", "Decimal NaN", "np.inf", "nan array", "vector", "str", "np.str_", "complex", "list", "huge"]
+    wrong += ["text array"]
+    task = rewards("typed")
+    examples = [task.example("train", i) for i in range(len(right) + len(wrong))]
+    with Scorer(task, workers=1) as scorer:
+        scores = scorer.score(examples, right + wrong)
+    assert [score.value for score in scores] == [1.0] * len(right) + [None] * len(wrong)
+    assert scorer.failures == {"error": len(wrong)}
+    details = dict(zip(wrong, (score.detail for score in scores[len(right) :]), strict=True))
+    assert all("not finite" in details[name] for name in ("np.nan", "Decimal NaN", "np.inf", "nan array"))
+    assert all("not a number" in details[name] for name in ("vector", "str", "np.str_", "complex", "list"))
+    assert "str '1.0'" in details["str"]
+    assert scorer.first_messages == {"error": details["np.nan"]}
+
+
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("name", ["fork_and_sleep", "daemonise", "fork_and_vanish", "fork_and_loop"])
 def test_children_of_a_reward_end_with_its_sample(name: str, rewards: Rewards, children: Children) -> None:

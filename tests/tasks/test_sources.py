@@ -12,8 +12,8 @@ import pytest
 
 import fspo.tasks as tasks
 from fspo.tasks import SPLITS, Example, Score, Scorer, Task
-from fspo.tasks.questions import equal, reference
 from fspo.tasks.reasoning import extract
+from fspo.tasks.verify import equal, reference
 
 
 def write(path: Path, rows: Iterable[Mapping[str, object]]) -> str:
@@ -154,6 +154,9 @@ def test_references() -> None:
     assert reference("16 - 3 = <<16-3=13>>13\n#### 1,234") == "1234"
     assert reference("So we get $\\boxed{\\frac{1}{2}}$.") == "\\frac{1}{2}"
     assert reference(" 42 ") == "42"
+    assert reference("The roots are \\boxed{2} and \\boxed{3}.") == "2, 3"
+    assert reference("Add them.\nThe answer is 42.") == "42"
+    assert reference("\\begin{pmatrix} 1 \\\\\n 2 \\end{pmatrix}").startswith("\\begin")
 
 
 @pytest.mark.parametrize(("name", "size"), [("gsm8k_test", 1319), ("math500", 500), ("aime24", 30)])
@@ -228,6 +231,7 @@ def test_reasoning_gym_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> No
         tasks.get("reasoning_gym:ransom_note")
 
 
+@pytest.mark.slow
 def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixed() -> None:
     pytest.importorskip("reasoning_gym")
     code = (

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from fspo.fairness.measure import wilson
-from fspo.training.evaluate import Answer, pass_at_k, summarise, unscored_warnings
+from fspo.runs import unscored_warnings
+from fspo.training.evaluate import Answer, pass_at_k, summarise
 
 
 @pytest.mark.parametrize(("n", "correct"), [(5, 0), (5, 2), (5, 5), (8, 1)])

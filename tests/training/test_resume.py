@@ -22,6 +22,7 @@ KILLS = 20
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 41 processes, each of which imports torch: minutes on two quiet cores
 def test_twenty_kills_at_random_moments(small: list[str], tmp_path: Path) -> None:
     """Each run is killed somewhere between its first and its last moment, then resumed to the end."""
     began = time.monotonic()
