@@ -142,3 +142,15 @@ def test_the_command_writes_text_json_and_page(command: Command, tmp_path: Path)
     assert "objective.name=fspo" in done.stdout
     assert "<svg" in page.read_text()
     assert command("audit", str(tmp_path / "a.csv"), *columns, "--json", "-").stdout == figures.read_text()
+
+
+def test_of_several_files_the_damaged_one_is_named(tmp_path: Path) -> None:
+    """Their footers are whole, and they are scanned together: the pages of the second cannot be read."""
+    for k in range(3):
+        answers(2000, seed=k).write_parquet(tmp_path / f"part-{k}.parquet")
+    path = tmp_path / "part-1.parquet"
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 2] = bytes(b ^ 0x5A for b in content[4 : len(content) // 2])
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"part-1\.parquet cannot be read"):
+        fspo.audit(str(tmp_path / "*.parquet"))

@@ -76,7 +76,17 @@ class Source:
         found = self.text and self.text.first_bad({c: self.schema[c] for c in columns})
         if found:
             return f"{self.names[0]}, {found}"
-        return f"{self.names[0]} cannot be read: {' '.join(str(error).split())[:200]}"
+        name = self.names[0] if self.text or self.frame is not None else self._damaged(columns)
+        return f"{name} cannot be read: {' '.join(str(error).split())[:200]}"
+
+    def _damaged(self, columns: Sequence[str]) -> str:
+        """The first of the Parquet files whose pages cannot be read; they are scanned together."""
+        for name in self.names:
+            try:
+                pl.scan_parquet(name, glob=False).select(columns).collect()
+            except pl.exceptions.PolarsError:
+                return name
+        return self.names[0]
 
 
 def open_sources(data: Any, scratch: Path) -> list[Source]:
