@@ -135,6 +135,7 @@ def typed(prompt: str, completion: str, answer: object) -> object:
         "bool": True, "np.bool_": np.bool_(True), "np.int64": np.int64(1), "np.float32": np.float32(1),
         "np.float16": np.float16(1), "array": np.array(1.0), "bool array": np.array(True),
         "Fraction": Fraction(1), "Decimal": Decimal(1), "np.nan": np.float64("nan"), "Decimal NaN": Decimal("NaN"),
-        "np.inf": np.float32("inf"), "nan array": np.array(float("nan")), "vector": np.ones(1), "str": "1.0",
+        "np.inf": np.float32("inf"), "past float32": -1e39, "nan array": np.array(float("nan")),
+        "vector": np.ones(1), "str": "1.0",
         "np.str_": np.str_("1.0"), "complex": 1j, "list": [1.0], "huge": 10**400, "text array": np.array("1.0"),
     }[completion]  # fmt: skip

@@ -76,7 +76,19 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: p
 def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
     right = ["bool", "np.bool_", "np.int64", "np.float32", "np.float16", "array", "bool array", "Fraction"]
     right += ["Decimal"]
-    wrong = ["np.nan", "Decimal NaN", "np.inf", "nan array", "vector", "str", "np.str_", "complex", "list", "huge"]
+    wrong = [
+        "np.nan",
+        "Decimal NaN",
+        "np.inf",
+        "past float32",
+        "nan array",
+        "vector",
+        "str",
+        "np.str_",
+        "complex",
+        "list",
+        "huge",
+    ]
     wrong += ["text array"]
     task = rewards("typed")
     examples = [task.example("train", i) for i in range(len(right) + len(wrong))]
@@ -88,6 +100,7 @@ def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
     assert all("not finite" in details[name] for name in ("np.nan", "Decimal NaN", "np.inf", "nan array"))
     assert all("not a number" in details[name] for name in ("vector", "str", "np.str_", "complex", "list"))
     assert "str '1.0'" in details["str"]
+    assert "no float32 can hold" in details["past float32"]
     assert scorer.first_messages == {"error": details["np.nan"]}
 
 

@@ -23,6 +23,8 @@ from fspo.tasks.task import Example, Task
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
+LARGEST = 3.4e38  # of a float32, in which advantages are computed
+
 
 def main(control_fd: int, trainer: int) -> None:
     """The fork server: fork a worker per order, report dead workers, and end with the trainer."""
@@ -130,6 +132,8 @@ def evaluate(task: Task, example: Example, completion: str) -> tuple[float | Non
             return None, "error", f"the reward returned {_shown(value)}, which is not a number"
         if not math.isfinite(number):
             return None, "error", f"the reward returned {_shown(value)}, which is not finite"
+        if abs(number) > LARGEST:
+            return None, "error", f"the reward returned {_shown(value)}, which no float32 can hold: scale it down"
         return number, None, ""
     except MemoryError:
         return None, "memory", "the memory limit was reached"
