@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fspo.fairness.bins import Interval
 from fspo.fairness.columns import Column, log_ratio_and_length
 
+DRAWS = 999  # of a bootstrap of few rows
 SMALL = 1000  # responses up to which intervals are those of few rows
 FARTHEST = 2.0  # an interval of H reaches at most so far from the estimate
 
@@ -87,8 +88,9 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
     """Intervals of few rows, which sandwich errors make too short.
 
     H: all values at which u^2 has no more covariance with log L than a random permutation gives, which holds for any
-    distribution of u. mu: residuals enlarged by their leverage (HC3), and Student's t of the effective rows. sigma:
-    the errors of the spread at the centre of log L and of H, which are nearly independent, combined for each end.
+    distribution of u. mu: residuals enlarged by their leverage (HC3), and Student's t of the effective rows, or the
+    bootstrap of the studentised estimate where that reaches further, as for skewed rows. sigma: the errors of the
+    spread at the centre of log L and of H, which are nearly independent, combined for each end.
     """
     from scipy.special import stdtrit
 
@@ -112,6 +114,7 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
     mu_error = math.sqrt(float(((weight * (S - mu * L) / (1 - lever)) ** 2).sum())) / float(weight @ L)
     rows = 1 / float(lever @ lever)  # mu rests on the longest rows: as many as this count
     mu_error *= float(-stdtrit(max(1.0, rows - 1), (1 - confidence) / 2))
+    low, high = _resampled_drift(S, L, weight, confidence)
     u2, centre = squares(H), float(np.log(L).mean())
     spread = float(np.sqrt(((u2 - 1) ** 2).sum() / (n - 1) / n)) / 2 * t
     spread = max(spread, t / math.sqrt(2 * n))  # a sample with light tails by chance is no proof of light tails
@@ -121,10 +124,24 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
         interval=(ends[0], ends[1]),
         scale=scale,
         mu=mu,
-        mu_interval=(mu - mu_error, mu + mu_error),
+        mu_interval=(min(mu - mu_error, low), max(mu + mu_error, high)),
         scale_interval=(scale * math.exp(-down), scale * math.exp(up)),
         count=n,
     )
+
+
+def _resampled_drift(S: Column, L: Column, weight: Column, confidence: float) -> Interval:
+    """Bootstrap-t interval of mu = sum w S / sum w L over rows."""
+    n = len(S)
+    draws = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), DRAWS).astype(np.float64)
+    draws = np.concatenate([np.ones((1, n)), draws])  # the first is the sample itself
+    columns = np.stack([weight * S, weight * L, (weight * S) ** 2, weight**2 * S * L, (weight * L) ** 2], axis=1)
+    total, length, ss, sl, ll = (draws @ columns).T
+    mu = total / length
+    error = np.sqrt(np.maximum(ss - 2 * mu * sl + mu * mu * ll, 1e-300)) / length
+    t = (mu[1:] - mu[0]) / error[1:]
+    low, high = np.quantile(t, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(mu[0] - high * error[0]), float(mu[0] - low * error[0])
 
 
 def _end(excess: Callable[[float], float], H: float, side: int, t: float) -> float:
