@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 try:
     from playwright.sync_api import sync_playwright
 except ImportError:
-    sync_playwright = None  # type: ignore[assignment]
+    sync_playwright = None
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",

@@ -18,7 +18,7 @@ def box_of(locator: Locator) -> dict[str, float]:
     """Where an element is drawn: x, y, width and height."""
     box = locator.bounding_box()
     assert box is not None
-    return {name: float(value) for name, value in box.items()}  # type: ignore[arg-type]
+    return {name: float(value) for name, value in box.items()}
 
 
 def overflow(page: Page) -> int:
