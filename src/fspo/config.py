@@ -68,7 +68,12 @@ class UpdateConfig(Settings):
     lr_warmup: int = Field(0, ge=0, description="steps of linear rise to the peak")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
-    clip_norm: float = Field(1.0, gt=0, description="largest gradient norm")
+    clip_norm: float | None = Field(None, gt=0, description="largest gradient norm; null for no such limit")
+    clip_ratio: float | None = Field(
+        2.0,
+        gt=0,
+        description="largest gradient norm, in median norms of the last updates; null for no such limit",
+    )
     max_skipped: int = Field(5, ge=1, description="stop after this many updates without a finite gradient")
 
 

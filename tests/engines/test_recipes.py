@@ -108,6 +108,7 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
     assert found[f"++{actor}.policy_loss.objective"] == {}
     assert (found[f"{actor}.use_kl_loss"], found[f"{actor}.kl_loss_coef"]) == (True, 0.01)
     assert (found[f"{actor}.kl_loss_type"], found[f"{actor}.entropy_coeff"]) == ("mse", 0.002)
+    assert found[f"{actor}.loss_agg_mode"] == "seq-mean-token-mean"  # as GSPO's penalty has it
     assert found["trainer.n_gpus_per_node"] == 4
 
 

@@ -254,3 +254,15 @@ def test_an_update_without_a_loss_is_refused() -> None:
         UpdateTracker(objectives.get("fspo"), 1).close()
     with pytest.raises(ValueError, match="updates = 0"):
         UpdateTracker(objectives.get("fspo"), 0)
+
+
+def test_a_band_that_clips_nearly_everything_is_worth_a_warning(tmp_path: Path) -> None:
+    """Every response is pushed beyond the bound on the side where the gradient is removed."""
+    _, old, A, mask = update(0)
+    for name, shift in (("pushed", 1.0), ("still", 1e-4)):
+        tracker = UpdateTracker(objectives.get("fspo"), updates=1, folder=tmp_path / name)
+        new = (old + shift * torch.sign(A).unsqueeze(-1)).requires_grad_()
+        tracker.loss(new, old, A, mask, **counts(mask)).loss.backward()
+        tracker.close()
+        assert tracker.written is not None
+        assert ("clip_rate" in tracker.written.warnings) == (name == "pushed")

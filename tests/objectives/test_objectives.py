@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fspo
-from fspo.objectives import Totals
+from fspo.objectives import Objective, Totals
 from helpers.batches import random_batch
 
 
@@ -100,12 +100,52 @@ def test_studentized_by_hand() -> None:
     assert float(out.loss) == pytest.approx(-(math.exp(0.5) + math.exp(0.75)) / 2)
 
 
-def test_reference_length_is_a_constant_scale() -> None:
+SUMS = ("fspo", "fspo_adaptive", "fspo_studentized")
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_reference_length_is_a_constant_scale(name: str) -> None:
     batch = random_batch(2)
-    for name in ("fspo", "fspo_adaptive", "fspo_studentized"):
-        one = fspo.objectives.get(name)(*batch.arguments()).loss
-        scaled = fspo.objectives.get(name, reference_length=50.0)(*batch.arguments()).loss
-        assert float(scaled) == pytest.approx(float(one) / 50)
+    one = fspo.objectives.get(name)(*batch.arguments()).loss
+    scaled = fspo.objectives.get(name, reference_length=50.0)(*batch.arguments()).loss
+    assert float(scaled) == pytest.approx(float(one) / 50)
+    by_mean = fspo.objectives.get(name, reference_length="mean")(*batch.arguments()).loss
+    assert float(by_mean) == pytest.approx(float(one) / float(batch.mask.sum(-1).double().mean()))
+
+
+def gradient(objective: Objective, length: int) -> float:
+    """The size of the gradient with respect to a shift of all log-probs, at responses of one length."""
+    logprobs = torch.zeros(4, length, dtype=torch.float64)
+    shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([1.0, 2.0, 0.5, 1.5], dtype=torch.float64)
+    mask = torch.ones(4, length, dtype=torch.bool)
+    objective(logprobs + shift, logprobs, advantages, mask, ref_logprobs=logprobs - 1.0).loss.backward()
+    assert shift.grad is not None
+    return float(shift.grad)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_gradient_has_the_size_of_grpos(name: str) -> None:
+    """In a trainer, so that a learning rate and a limit on the norm carry over."""
+    for length in (3, 300):
+        assert gradient(fspo.objectives.for_trainer(name), length) == pytest.approx(
+            gradient(fspo.objectives.get("grpo"), length)
+        )
+
+
+def test_a_trainer_keeps_a_given_length() -> None:
+    halved = "helpers.custom_objective:Halved"
+    assert fspo.objectives.for_trainer(halved).reference_length == 2  # type: ignore[attr-defined]
+    assert fspo.objectives.for_trainer("fspo", reference_length=3).reference_length == 3  # type: ignore[attr-defined]
+    assert "reference_length" not in fspo.objectives.for_trainer("gspo").model_dump()
+
+
+@pytest.mark.parametrize("name", fspo.objectives.names())
+def test_a_kl_coefficient_means_the_same_under_every_objective(name: str) -> None:
+    """The penalty is a mean over tokens, at any length."""
+    for length in (2, 200):
+        with_kl = gradient(fspo.objectives.get(name, kl={"coef": 0.1, "kind": "k2"}), length)
+        assert with_kl - gradient(fspo.objectives.get(name), length) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("name", fspo.objectives.names())

@@ -13,7 +13,7 @@ from fspo.rollout.samplers import LocalSampler
 from fspo.runs import Metrics
 from fspo.tasks.scoring import Scorer
 from fspo.training.experience import Experience, collect
-from fspo.training.step_metrics import summarise
+from fspo.training.step_metrics import summarise, warnings_of
 from fspo.training.update import Learner, Update
 
 WHOLE, PARTS = 100_000, 40  # tokens of a micro-batch
@@ -52,3 +52,11 @@ def test_mu_sigma_and_ess_are_those_of_the_responses(small: list[str]) -> None:
     assert metrics.sigma == pytest.approx(ratios.scale(S, L, ratios.drift(S, L)), rel=1e-12)
     least = min(ratios.effective_share(u.log_ratio.numpy()) for u in updates if u.off_policy)
     assert metrics.ess == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize(("clip_rate", "warned"), [(0.95, True), (0.85, False), (None, False)])
+def test_a_band_that_clips_nearly_everything_is_worth_a_warning(
+    small: list[str], clip_rate: float | None, warned: bool
+) -> None:
+    found = warnings_of(Metrics(step=1, clip_rate=clip_rate), read(None, small))
+    assert ("clip_rate" in found) == warned

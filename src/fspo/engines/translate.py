@@ -13,6 +13,9 @@ from fspo.config import TrainConfig
 from fspo.model.loading import load, save
 from fspo.training.warmup import Progress, warm_start
 
+CLIP_NORM = 1.0
+"""The largest gradient norm where none is given: these trainers have a fixed limit only, and this is their default."""
+
 
 def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
     """Refuse settings that differ from their default and that the engine does not have; `missing` says why or what

@@ -25,7 +25,7 @@ from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
 from fspo.runs import Metrics, RunWriter, UpdateState
 from fspo.runs.rows import COLUMNS
-from fspo.training.step_metrics import clipping, update_statistics
+from fspo.training.step_metrics import NEARLY_ALL, clipped_away, clipping, update_statistics
 
 BINS = LogConfig().bins
 
@@ -175,6 +175,8 @@ class UpdateTracker:
         used = off_policy & ratios.has_gradient(A)
         if used.any():
             shown |= clipping(S[used], L[used], accepted[used], BINS)
+        if shown.get("clip_rate", 0) > NEARLY_ALL:
+            shown["warnings"] = {"clip_rate": clipped_away(shown["clip_rate"])}
         counts = {"step": self.step, "updates": len(self._metrics), "on_policy": not moved}
         return shown | self._extra | counts
 

@@ -10,7 +10,7 @@ from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, accepted, gaussian_rate
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
-from fspo.objectives.registry import LENGTH_LAWS, get, get_class, known, names, register
+from fspo.objectives.registry import LENGTH_LAWS, for_trainer, get, get_class, known, names, register
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
@@ -58,6 +58,7 @@ __all__ = [
     "Surrogate",
     "Totals",
     "accepted",
+    "for_trainer",
     "gaussian_rate",
     "get",
     "get_class",

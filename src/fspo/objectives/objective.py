@@ -152,7 +152,7 @@ class Objective(Settings, ABC):
         loss = -self._policy(surrogate, weights, batch)
         if self.kl is not None:
             kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch), self.exponent_cap)
-            loss = loss + self.kl.coef * (kl.sum(-1) * self._row_scale(batch)).sum()
+            loss = loss + self.kl.coef * (kl.sum(-1) * self._penalty_scale(batch)).sum()
             metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
         if self.entropy_coef:
             bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
@@ -189,6 +189,12 @@ class Objective(Settings, ABC):
         if self.aggregation == "sequence_mean_of_sums":
             return 1 / batch.totals.sequences
         return 1 / (batch.lengths * batch.totals.sequences)
+
+    def _penalty_scale(self, batch: Batch) -> Tensor | float:
+        """The same for a penalty per token: always a mean over tokens, so that a coefficient has one meaning."""
+        if self.aggregation == "sequence_mean_of_means":
+            return 1 / (batch.lengths * batch.totals.sequences)
+        return 1 / batch.totals.tokens
 
     def _policy(self, surrogate: Surrogate, weights: Tensor | None, batch: Batch) -> Tensor:
         """The mean of the surrogate, weighted for the sampler's mismatch: a differentiable scalar."""

@@ -16,7 +16,8 @@ from fspo.settings import Settings
 
 
 class KLPenalty(Settings):
-    """coef * KL(pi || reference), estimated per token and aggregated as the objective aggregates tokens.
+    """coef * KL(pi || reference), estimated per token: a mean over the tokens of the batch, or over
+    each response first where the objective does so. A coefficient means the same under every objective.
 
     With d = log pi - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
     Reference: J. Schulman, Approximating KL divergence (2020). Of the three, k2 alone has the KL's gradient on

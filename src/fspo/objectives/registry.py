@@ -59,6 +59,19 @@ def get(name: str, **parameters: Any) -> Objective:
     return get_class(name)(**parameters)
 
 
+def for_trainer(name: str, **parameters: Any) -> Objective:
+    """The objective as a trainer uses it: one that sums over tokens divides by the mean length of the batch.
+
+    Its gradient then has the size of one that is averaged over tokens, so that learning rates, limits on the gradient
+    norm and penalties carry over. A `reference_length` that is given, or that a class has set for itself, is kept.
+    """
+    kind = get_class(name)
+    length = kind.model_fields.get("reference_length")
+    if length is not None and length.default == 1.0:
+        parameters = {"reference_length": "mean", **parameters}
+    return kind(**parameters)
+
+
 def known(name: str) -> bool:
     """Whether the name stands for an objective without importing a module that it names."""
     return name in OBJECTIVES.names()

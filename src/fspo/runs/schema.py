@@ -91,7 +91,8 @@ class Metrics(Line):
     skipped: int | None = None  # updates without a finite gradient, since the run began
     lr: Number = None
     loss: Number = None
-    grad_norm: Number = None
+    grad_norm: Number = None  # before any limit, mean over the updates
+    norm_clipped: Number = None  # share of the updates whose norm was above the limit
     capped: Number = None  # share of weights at the exponent cap
     kl: Number = None  # of the last update, nats per token
     mu: Number = None  # of the last off-policy update

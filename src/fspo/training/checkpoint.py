@@ -39,6 +39,7 @@ class State:
     skipped: int = 0  # updates without a finite gradient
     objective: dict[str, Any] = field(default_factory=dict)  # its state
     waiting: list[dict[str, Any]] = field(default_factory=list)  # rollouts not yet trained on, as plain lists
+    norms: list[float] = field(default_factory=list)  # gradient norms of the last updates
     warned: list[str] = field(default_factory=list)  # kinds of warnings that were given already
 
 

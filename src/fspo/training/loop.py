@@ -79,13 +79,14 @@ def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: Exit
     threads = set_threads(policy, config.model.threads)
     first = [task.example("train", i) for i in range(config.rollout.prompts)]
     check_request(encode(policy, first, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
-    objective = objectives.get(**config.objective)
+    objective = objectives.for_trainer(**config.objective)
     reference = load(start, dtype=config.model.dtype, device=config.model.device) if objective.kl is not None else None
     learner = Learner(policy, objective, config)
     state = checkpoint.State()
     if saved is not None:
         state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
         objective.load_state_dict(state.objective)
+        learner.norm_limit.norms.extend(state.norms)
         observer.note(f"resumed after step {state.step}")
     scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
     examiner = scorer
@@ -206,6 +207,7 @@ class _Training:
 
     def _save(self) -> None:
         self.state.objective = self.objective.state_dict()
+        self.state.norms = list(self.learner.norm_limit.norms)
         self.state.waiting = [experience.to_json() for experience in self.waiting]
         folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
         checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)

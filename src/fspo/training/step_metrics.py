@@ -19,6 +19,7 @@ from fspo.training.experience import Experience
 if TYPE_CHECKING:
     from fspo.training.update import Update
 
+NEARLY_ALL = 0.9  # a clip rate above this is worth a warning
 FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
 
 
@@ -72,7 +73,7 @@ def summarise(
     if trained is not None:
         values |= _update_metrics(updates, trained, config)
     metrics = Metrics(**values)
-    return metrics.model_copy(update={"warnings": _warnings(metrics, config)})
+    return metrics.model_copy(update={"warnings": warnings_of(metrics, config)})
 
 
 def _update_metrics(updates: list[Update], trained: Experience, config: TrainConfig) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
     done = [u for u in updates if not u.skipped]
     moved = [u for u in done if u.off_policy]
     result: dict[str, Any] = {"on_policy": not moved, "updates": len(updates)}
-    for key in ("loss", "grad_norm", "capped", "kl", "c_low", "c_high", "drift"):
+    for key in ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift"):
         values = [u.metrics[key] for u in done if key in u.metrics]
         if values:
             result[key] = float(np.mean(values))
@@ -130,7 +131,15 @@ def rows_of(updates: list[Update], trained: Experience | None, step: int) -> dic
     return columns
 
 
-def _warnings(metrics: Metrics, config: TrainConfig) -> dict[str, str]:
+def clipped_away(clip_rate: float) -> str:
+    """The warning about a clip rate that leaves almost nothing to learn from."""
+    return (
+        f"clipping removed {clip_rate:.0%} of the gradients: widen the objective's clip range (`fspo audit` of the run "
+        "recommends one), or lower the learning rate or the number of updates per rollout"
+    )
+
+
+def warnings_of(metrics: Metrics, config: TrainConfig) -> dict[str, str]:
     """What a user should act on, by kind."""
     found = {}
     if (metrics.truncated or 0) > 0.5:
@@ -151,6 +160,8 @@ def _warnings(metrics: Metrics, config: TrainConfig) -> dict[str, str]:
             "every update is on-policy, so the ratio is 1 and clipping cannot act: raise update.epochs, "
             "update.minibatches or rollout.staleness"
         )
+    if metrics.clip_rate is not None and metrics.clip_rate > NEARLY_ALL:
+        found["clip_rate"] = clipped_away(metrics.clip_rate)
     if metrics.ess is not None and metrics.ess < FEW_SAMPLES:
         found["drift"] = (
             f"the effective sample size fell to {metrics.ess:.1%}: the policy has drifted far from the one that "

@@ -20,6 +20,7 @@ from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
 from fspo.training.direction import measure_direction
 from fspo.training.experience import Experience, group_order
+from fspo.training.gradient_norm import NormLimit
 from fspo.training.master_weights import MasterWeights
 from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs
 from fspo.training.step_metrics import update_statistics
@@ -48,6 +49,7 @@ class Learner:
         self.policy, self.objective, self.config = policy, objective, config
         self.parameters = policy.trainable()
         self.master = MasterWeights(self.parameters)
+        self.norm_limit = NormLimit(settings)
         fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         self.optimizer = torch.optim.AdamW(
             self.master.weights, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
@@ -135,13 +137,13 @@ class Learner:
                 metrics[key] = metrics.get(key, 0.0) + share * value
             loss += float(result.loss.detach())
             kl += float(_kl(out, old))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.master.weights, settings.clip_norm)) if healthy else math.nan
+        norm, norm_clipped = self.norm_limit.apply(self.master.weights) if healthy else (math.nan, False)
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
         if healthy:
             self.optimizer.step()
             self.master.publish()
             self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
-        metrics |= {"loss": loss, "grad_norm": norm, "kl": kl / batch.tokens}
+        metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(norm_clipped), "kl": kl / batch.tokens}
         lengths = np.array(batch.lengths, dtype=np.float64)
         found = update_statistics(log_ratio.numpy(), lengths, accepted.numpy(), advantages.numpy())
         off_policy = bool(found.pop("off_policy"))

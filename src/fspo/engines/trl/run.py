@@ -16,7 +16,7 @@ from typing import Any
 
 from fspo import tasks
 from fspo.config import TrainConfig
-from fspo.engines.translate import is_chat, place, refuse, rows, start
+from fspo.engines.translate import CLIP_NORM, is_chat, place, refuse, rows, start
 from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
 from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
@@ -27,6 +27,7 @@ MISSING = {
     "rollout.dynamic": "TRL does not replace groups without variance",
     "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
     "update.max_skipped": "TRL does not count updates without a finite gradient",
+    "update.clip_ratio": "set update.clip_norm, a fixed limit",
     "log.bins": "its metrics have the default number of bins",
     "log.cosine": "only the local engine takes the gradients of each bin of length",
     "log.records": "its rows are always written",
@@ -58,7 +59,7 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
         "shuffle_dataset": False, "learning_rate": update.lr, "warmup_steps": update.lr_warmup * updates,
         "lr_scheduler_type": constant if update.schedule == "constant" else update.schedule,
         "adam_beta1": update.betas[0], "adam_beta2": update.betas[1], "weight_decay": update.weight_decay,
-        "max_grad_norm": update.clip_norm, "save_steps": config.checkpoint.every * updates,
+        "max_grad_norm": update.clip_norm or CLIP_NORM, "save_steps": config.checkpoint.every * updates,
         "save_total_limit": config.checkpoint.keep, "logging_steps": updates, "disable_tqdm": True,
         "use_cpu": config.model.device == "cpu", "gradient_checkpointing": False,
         # Float32 weights and bfloat16 products: bfloat16 weights would round most updates away.
@@ -163,7 +164,7 @@ def _callback(
 
     writer = RunWriter(folder)
     updates = config.update.epochs * config.update.minibatches
-    warned: set[str] = set()  # kinds of failures of the reward
+    warned: set[str] = set()  # kinds of warnings
 
     def evaluate_at(step: int) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
@@ -198,6 +199,9 @@ def _callback(
                 observer.warn(f"answers could not be scored; the first {kind}: {scorer.first_messages[kind]}")
             metrics = trainer.tracker.written
             if metrics is not None and metrics.step == step:
+                for kind in metrics.warnings.keys() - warned:
+                    warned.add(kind)
+                    observer.warn(metrics.warnings[kind])
                 observer.step(metrics, Timing(step=step))
             if step % config.eval.every == 0 or step == config.steps:
                 evaluate_at(step)

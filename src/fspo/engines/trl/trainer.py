@@ -194,6 +194,9 @@ class FSPOTrainer(GRPOTrainer):
         metrics = self.tracker.close(**self._rollout, entropy=entropy)
         if metrics.get("on_policy"):  # the ratio is 1 and nothing can be clipped: zeros would only dilute the averages
             metrics = {"on_policy": True}
+        if self.describe_run and self.tracker.written is not None:  # the user's own script: it has no display of ours
+            for text in self.tracker.written.warnings.values():
+                warnings.warn(text, stacklevel=2)
         for name, value in loggable(metrics).items():
             self._metrics["train"][f"fspo/{name}"].append(value)
 

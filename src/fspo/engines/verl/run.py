@@ -21,7 +21,7 @@ import polars as pl
 
 from fspo import objectives
 from fspo.config import TrainConfig
-from fspo.engines.translate import is_chat, place, refuse, rows, start
+from fspo.engines.translate import CLIP_NORM, is_chat, place, refuse, rows, start
 from fspo.engines.verl.log import collect
 from fspo.engines.verl.names import OWN_OPTIONS, adv_estimator, loss_mode
 from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
@@ -32,6 +32,7 @@ MISSING = {
     "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",
     "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
     "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
+    "update.clip_ratio": "set update.clip_norm, a fixed limit",
     "update.max_skipped": "verl does not count updates without a finite gradient",
     "model.threads": "set OMP_NUM_THREADS",
     "log.bins": "its metrics have the default number of bins",
@@ -79,7 +80,7 @@ def overrides(config: TrainConfig, folder: Path, chat: bool = True, resumed: int
         f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": update.token_budget,
         f"{ACTOR}.shuffle": True, f"{ACTOR}.data_loader_seed": config.seed,
         f"{ACTOR}.optim.lr": update.lr, f"{ACTOR}.optim.betas": list(update.betas),
-        f"{ACTOR}.optim.weight_decay": update.weight_decay, f"{ACTOR}.optim.clip_grad": update.clip_norm,
+        f"{ACTOR}.optim.weight_decay": update.weight_decay, f"{ACTOR}.optim.clip_grad": update.clip_norm or CLIP_NORM,
         f"{ACTOR}.optim.lr_scheduler_type": update.schedule, f"{ACTOR}.optim.lr_warmup_steps": update.lr_warmup,
         f"++{ACTOR}.fsdp_config.mixed_precision.param_dtype": precision,
         f"++{ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
@@ -124,6 +125,8 @@ def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
         kind = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}[objective.kl.kind]
         found |= {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": objective.kl.coef}
         found[f"{ACTOR}.kl_loss_type"] = kind
+        if objective.aggregation == "sequence_mean_of_means":  # else verl's default, a mean over tokens
+            found[f"{ACTOR}.loss_agg_mode"] = "seq-mean-token-mean"
     if objective.entropy_coef:
         found[f"{ACTOR}.entropy_coeff"] = objective.entropy_coef
     return found, {key: value for key, value in parameters.items() if key not in OWN_OPTIONS}

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,9 @@ from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import low_variance_kl, pessimistic
 
 Drift = Literal["zero", "kl", "k3", "bounded"] | float
+
+ReferenceLength = Annotated[float, Field(gt=0)] | Literal["mean"]
+"""What the losses of all responses are divided by: a number, or the mean length of the batch."""
 
 
 def drift_of(totals: Totals, drift: Drift, c_low: float = math.inf) -> float:
@@ -61,11 +64,13 @@ def with_low_variance(batch: Batch, drift: Drift) -> Totals:
     return totals
 
 
-def band_surrogate(batch: Batch, band: Band, cap: float, reference_length: float = 1.0) -> Surrogate:
-    """The pessimistic objective of a band on the sequence sum."""
+def band_surrogate(batch: Batch, band: Band, cap: float, reference_length: ReferenceLength) -> Surrogate:
+    """The pessimistic objective of a band on the sequence sum, divided by a length that all responses share."""
+    mean = batch.totals.tokens / batch.totals.sequences
+    reference = mean if reference_length == "mean" else reference_length
     A, (low, high) = batch.row_advantages, band.bounds
     clip = pessimistic(batch.log_ratio, A, low, high, cap, band.centre + band.dual)
-    return Surrogate(clip.ratio * A / reference_length, clip.accepted.to(A.dtype), clip.capped)
+    return Surrogate(clip.ratio * A / reference, clip.accepted.to(A.dtype), clip.capped)
 
 
 class FSPO(Objective):
@@ -90,7 +95,7 @@ class FSPO(Objective):
     dual: float | None = Field(
         2.0, gt=0, description="dual clip for A < 0, in half-widths c_high above the drift; null for none"
     )
-    reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
+    reference_length: ReferenceLength = Field(1.0, description="length that the loss is divided by, or mean")
 
     @model_validator(mode="after")
     def _one_band(self) -> FSPO:

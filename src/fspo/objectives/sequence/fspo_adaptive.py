@@ -34,7 +34,7 @@ from torch import Tensor
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, at_threshold
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.sequence.fspo import FSPO, band_surrogate
+from fspo.objectives.sequence.fspo import FSPO, ReferenceLength, band_surrogate
 
 
 @dataclass
@@ -63,7 +63,7 @@ class FSPOAdaptive(Objective):
     dual: float | None = Field(2.0, gt=0, description="dual clip for A < 0, in half-widths above the drift")
     memory: int = Field(30, ge=1, description="updates that the moving averages remember")
     step: float = Field(0.01, gt=0, lt=1, description="step of log u for an update with nothing outside")
-    reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
+    reference_length: ReferenceLength = Field(1.0, description="length that the loss is divided by, or mean")
 
     _bands: dict[int, _Tracked] = PrivateAttr(default_factory=dict)
 

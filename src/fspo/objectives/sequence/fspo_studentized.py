@@ -19,7 +19,7 @@ from pydantic import Field
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.sequence.fspo import band_surrogate, drift_of, with_low_variance
+from fspo.objectives.sequence.fspo import ReferenceLength, band_surrogate, drift_of, with_low_variance
 
 
 class FSPOStudentized(Objective):
@@ -37,7 +37,7 @@ class FSPOStudentized(Objective):
         "zero",
         description="mu: zero; kl (mean log-ratio) or k3 (its low-variance form) near on-policy; or a number",
     )
-    reference_length: float = Field(1.0, gt=0, description="constant that the loss is divided by")
+    reference_length: ReferenceLength = Field(1.0, description="length that the loss is divided by, or mean")
 
     @property
     def estimates(self) -> bool:
