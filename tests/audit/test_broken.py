@@ -144,13 +144,32 @@ def test_the_command_writes_text_json_and_page(command: Command, tmp_path: Path)
     assert command("audit", str(tmp_path / "a.csv"), *columns, "--json", "-").stdout == figures.read_text()
 
 
-def test_of_several_files_the_damaged_one_is_named(tmp_path: Path) -> None:
-    """Their footers are whole, and they are scanned together: the pages of the second cannot be read."""
-    for k in range(3):
-        answers(2000, seed=k).write_parquet(tmp_path / f"part-{k}.parquet")
-    path = tmp_path / "part-1.parquet"
+def damage(path: Path) -> None:
+    """Change the pages of a Parquet file; its footer stays whole."""
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 2] = bytes(b ^ 0x5A for b in content[4 : len(content) // 2])
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"part-1\.parquet cannot be read"):
+
+
+def test_of_several_files_damaged_ones_are_named_and_the_rest_is_audited(tmp_path: Path) -> None:
+    """Their footers are whole, and they are scanned together: the pages of the second cannot be read."""
+    for k in range(4):
+        answers(2000, seed=k).write_parquet(tmp_path / f"part-{k}.parquet")
+    damage(tmp_path / "part-1.parquet")
+    (tmp_path / "part-3.parquet").write_bytes(b"PAR1 and no footer")
+    found = fspo.audit(str(tmp_path / "*.parquet"))
+    whole = fspo.audit([tmp_path / "part-0.parquet", tmp_path / "part-2.parquet"])
+    assert found.rows == whole.rows == 4000
+    assert (found.verdict, found.law, found.lengths) == (whole.verdict, whole.law, whole.lengths)
+    for name in ("part-1.parquet", "part-3.parquet"):
+        assert sum(name in note and "left out" in note for note in found.notes) == 1
+
+
+def test_where_every_file_is_damaged_the_first_is_named(tmp_path: Path) -> None:
+    for k in range(2):
+        answers(2000, seed=k).write_parquet(tmp_path / f"part-{k}.parquet")
+        damage(tmp_path / f"part-{k}.parquet")
+    with pytest.raises(ValueError, match=r"part-0\.parquet cannot be read"):
         fspo.audit(str(tmp_path / "*.parquet"))
+    with pytest.raises(ValueError, match=r"part-1\.parquet cannot be read"):
+        fspo.audit(tmp_path / "part-1.parquet")

@@ -15,7 +15,7 @@ from fspo.audits.methods import compare, parse_rule
 from fspo.audits.recommend import Advisor, BandRates, Recommendation
 from fspo.audits.sample import Array, Columns
 from fspo.audits.sampled_rows import SampledRows, shape
-from fspo.audits.sources import named, open_sources
+from fspo.audits.sources import UnreadableFileError, named, open_sources
 from fspo.fairness import (
     FEW,
     FairnessReport,
@@ -62,11 +62,25 @@ def audit(
     if bins < 1 or not 0 < confidence < 1:
         raise ValueError(f"bins = {bins} must be at least 1 and confidence = {confidence} between 0 and 1")
     own_rule = None if rule is None else parse_rule(rule)
-    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
-        sources = open_sources(data, Path(scratch))
-        gathered = Pass(sources, columns or {}, by)
-    files = [name for source in sources for name in source.names]
+    gathered, files = _gathered(data, columns or {}, by)
     return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
+
+
+def _gathered(data: Any, columns: dict[str, str], by: str | None) -> tuple[Pass, list[str]]:
+    """What one pass over the files finds, and their names. Of several files, damaged ones are named and left out."""
+    damaged: dict[str, UnreadableFileError] = {}
+    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
+        while True:
+            try:
+                sources = open_sources(data, Path(scratch), damaged)
+                gathered = Pass(sources, columns, by)
+                break
+            except UnreadableFileError as error:
+                if error.name in damaged:  # none is left
+                    raise
+                damaged[error.name] = error
+    gathered.notes += [f"{error}. It was left out." for error in damaged.values()]
+    return gathered, [name for source in sources for name in source.names]
 
 
 class Analysis:

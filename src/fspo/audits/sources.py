@@ -7,7 +7,7 @@ counted), so that a bad value can be named.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -24,6 +24,18 @@ SUFFIXES = (".parquet", *text_files.ENDINGS)
 LARGE_GROUP = 1 << 25  # bytes: a larger row group is read in pieces, which is slower
 PIECE = 1 << 24  # bytes
 FRAME = "the frame"  # the name of data without a path
+
+
+class UnreadableFileError(ValueError):
+    """A file that is damaged; `name` is its path."""
+
+    def __init__(self, name: str, why: object) -> None:
+        super().__init__(f"{name} cannot be read: {' '.join(str(why).split())[:200]}")
+        self.name = name
+
+
+Damaged = Mapping[str, UnreadableFileError]
+"""Damaged files by name."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Source:
         try:
             yield from self._scan(columns).select(columns).collect_batches()
         except pl.exceptions.PolarsError as error:
-            raise ValueError(self._sentence(columns, error)) from None
+            raise self._explained(columns, error) from None
 
     def _scan(self, columns: Sequence[str]) -> pl.LazyFrame:
         if isinstance(self.frame, pl.LazyFrame):
@@ -71,13 +83,13 @@ class Source:
         # A column that is empty in the rows that gave the schema may still hold numbers.
         return self.text.scan({c: pl.Float64() if self.schema[c] == pl.Null() else self.schema[c] for c in columns})
 
-    def _sentence(self, columns: Sequence[str], error: Exception) -> str:
+    def _explained(self, columns: Sequence[str], error: Exception) -> ValueError:
         """What polars could not read: the row and the column are found by reading the file again, slowly."""
         found = self.text and self.text.first_bad({c: self.schema[c] for c in columns})
         if found:
-            return f"{self.names[0]}, {found}"
+            return ValueError(f"{self.names[0]}, {found}")
         name = self.names[0] if self.text or self.frame is not None else self._damaged(columns)
-        return f"{name} cannot be read: {' '.join(str(error).split())[:200]}"
+        return UnreadableFileError(name, error)
 
     def _damaged(self, columns: Sequence[str]) -> str:
         """The first of the Parquet files whose pages cannot be read; they are scanned together."""
@@ -89,19 +101,20 @@ class Source:
         return self.names[0]
 
 
-def open_sources(data: Any, scratch: Path) -> list[Source]:
+def open_sources(data: Any, scratch: Path, damaged: Damaged) -> list[Source]:
     """What `audit` was given: a frame, a table, columns in a dictionary, a path, or several paths.
 
-    `scratch` is a folder for the text of files that cannot be scanned as they are, such as compressed ones.
+    `scratch` is a folder for the text of files that cannot be scanned as they are, such as compressed ones. Files in
+    `damaged` are left out.
     """
     if isinstance(data, pl.DataFrame | pl.LazyFrame):
         return [_frame(data)]
     if isinstance(data, dict):
         return [_frame(pl.DataFrame(data))]
     if isinstance(data, str | Path):
-        return _files([data], scratch)
+        return _files([data], scratch, damaged)
     if isinstance(data, Sequence) and data and all(isinstance(part, str | Path) for part in data):
-        return _files(data, scratch)
+        return _files(data, scratch, damaged)
     if hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
         return [_frame(pl.DataFrame(data))]
     raise ValueError(
@@ -125,9 +138,12 @@ def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
     return Source([FRAME], dict(frame.collect_schema()), count, frame)
 
 
-def _files(paths: Iterable[str | Path], scratch: Path) -> list[Source]:
+def _files(paths: Iterable[str | Path], scratch: Path, damaged: Damaged) -> list[Source]:
     sources = []
-    found = [_opened(name, scratch) for path in paths for name in _expand(str(path))]
+    names = [name for path in paths for name in _expand(str(path))]
+    found = [_opened(name, scratch) for name in names if name not in damaged]
+    if not found:
+        raise damaged[names[0]]
     if not any(source.text or sum(source.counts or []) for source in found):
         said = f"{found[0].names[0]} has no rows" if len(found) == 1 else f"none of the {len(found)} files has a row"
         raise ValueError(f"{said}: there is nothing to audit")
@@ -171,7 +187,7 @@ def _opened(name: str, scratch: Path) -> Source:
         text = text_files.TextFile(path, scratch)
         return Source([name], text.schema(), None, text=text)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise UnreadableFileError(name, error) from None
 
 
 def _large(names: Sequence[str], columns: Sequence[str]) -> bool:
@@ -195,5 +211,8 @@ def _pieces(names: Sequence[str], columns: Sequence[str]) -> Iterator[pl.DataFra
             meta = file.metadata
             size = sum(_bytes(meta.row_group(i), columns) for i in range(meta.num_row_groups))
             rows_per_piece = max(1, PIECE * meta.num_rows // max(1, size))
-            for batch in file.iter_batches(rows_per_piece, columns=list(columns)):
-                yield pl.DataFrame(batch)
+            try:
+                for batch in file.iter_batches(rows_per_piece, columns=list(columns)):
+                    yield pl.DataFrame(batch)
+            except OSError as error:
+                raise UnreadableFileError(name, error) from None
