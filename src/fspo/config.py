@@ -69,6 +69,9 @@ class UpdateConfig(Settings):
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
     clip_norm: float = Field(1.0, gt=0, description="largest gradient norm")
+    all_rows: bool = Field(
+        False, description="also compute answers without a gradient, so that figures about S cover them"
+    )
     max_skipped: int = Field(5, ge=1, description="stop after this many updates without a finite gradient")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fspo import ratios
 from fspo.config import TrainConfig
 from fspo.fairness import MeasuredCosine
 from fspo.model.completions import Completions, split
@@ -31,8 +32,9 @@ class Update:
 
     update: int
     staleness: int
-    members: list[int]
-    log_ratio: Tensor
+    members: list[int]  # its responses
+    computed: list[int]  # those of them that had a forward pass: the others have no gradient
+    log_ratio: Tensor  # of the computed ones
     accepted: Tensor
     metrics: dict[str, float]
     off_policy: bool  # whether the policy had moved since the responses were sampled
@@ -66,7 +68,8 @@ class Learner:
         for epoch in range(settings.epochs):
             deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
             if experience.old is None:
-                self._take_old(experience, [i for part in deal[1:] for g in part for i in members[g]])
+                later = [i for part in deal[1:] for g in part for i in members[g]]
+                self._take_old(experience, self._needed(experience, later))
             for part in deal:
                 rows = [i for g in part for i in members[g]]
                 last = epoch == settings.epochs - 1 and part is deal[-1]
@@ -86,6 +89,12 @@ class Learner:
             return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
         return settings.lr
 
+    def _needed(self, experience: Experience, rows: list[int]) -> list[int]:
+        """Those of these rows that are computed: all, or where the others change nothing, those with a gradient."""
+        if self.config.update.all_rows or self.objective.needs_all_rows:
+            return rows
+        return [i for i in rows if ratios.has_gradient(experience.advantages[i])]
+
     def _take_old(self, experience: Experience, rows: list[int]) -> None:
         """Old log-probs of these rows before the policy moves; those of the first minibatch come for free from the
         forward that trains it."""
@@ -99,18 +108,19 @@ class Learner:
         """One optimiser step; `compare` also measures the direction of its first micro-batch."""
         settings, old_logprobs = self.config.update, experience.old
         assert old_logprobs is not None
-        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[rows]
-        batch = experience.batch.select(rows)
-        parts = split(batch, settings.token_budget)
-        totals = self._totals(experience, batch, rows, parts)
+        computed = self._needed(experience, rows)
+        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[computed]
+        lengths = np.array(experience.lengths, dtype=np.float64)
+        parts = split(experience.batch.select(computed), settings.token_budget) if computed else []
+        totals = self._totals(experience, rows, computed, lengths[rows].sum(), parts)
         self.optimizer.zero_grad(set_to_none=True)
-        log_ratio, accepted = torch.zeros(len(rows), dtype=torch.float64), torch.ones(len(rows), dtype=torch.float64)
+        log_ratio, accepted = torch.zeros(2, len(computed), dtype=torch.float64)
         metrics: dict[str, float] = {}
         kl = loss = 0.0
         healthy, direction = True, None
         for k, (part, places) in enumerate(parts):
             out = self._forward(part)
-            chosen = [rows[i] for i in places.tolist()]
+            chosen = [computed[i] for i in places.tolist()]
             old = old_logprobs.take(chosen, out)
             if not torch.isfinite(out.logprobs.detach().sum()):
                 healthy = False
@@ -130,23 +140,24 @@ class Learner:
             result.loss.backward()
             self.master.accumulate()
             log_ratio[places], accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
-            share = len(places) / len(rows)
+            share = len(places) / len(computed)
             for key, value in result.metrics.items():
                 metrics[key] = metrics.get(key, 0.0) + share * value
             loss += float(result.loss.detach())
             kl += float(_kl(out, old))
+        if not computed:  # the optimiser's momentum moves the weights all the same
+            self.master.no_gradient()
         norm = float(torch.nn.utils.clip_grad_norm_(self.master.weights, settings.clip_norm)) if healthy else math.nan
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
         if healthy:
             self.optimizer.step()
             self.master.publish()
-            self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
-        metrics |= {"loss": loss, "grad_norm": norm, "kl": kl / batch.tokens}
-        lengths = np.array(batch.lengths, dtype=np.float64)
-        found = update_statistics(log_ratio.numpy(), lengths, accepted.numpy(), advantages.numpy())
+            self.objective.observe(log_ratio, torch.tensor(lengths[computed]), staleness)
+        metrics |= {"loss": loss, "grad_norm": norm} | ({"kl": kl / lengths[computed].sum()} if computed else {})
+        found = update_statistics(log_ratio.numpy(), lengths[computed], accepted.numpy(), advantages.numpy())
         off_policy = bool(found.pop("off_policy"))
         return Update(
-            update, staleness, rows, log_ratio, accepted, metrics | found, off_policy, not healthy, direction
+            update, staleness, rows, computed, log_ratio, accepted, metrics | found, off_policy, not healthy, direction
         )  # fmt: skip
 
     def _forward(self, part: Completions) -> LogProbs:
@@ -154,18 +165,25 @@ class Learner:
         return logprobs(self.policy, part, self.config.rollout.temperature, with_entropy=with_entropy)
 
     def _totals(
-        self, experience: Experience, batch: Completions, rows: list[int], parts: list[tuple[Completions, Tensor]]
+        self,
+        experience: Experience,
+        rows: list[int],
+        computed: list[int],
+        tokens: float,
+        parts: list[tuple[Completions, Tensor]],
     ) -> Totals | None:
-        """Sums over the minibatch. An objective that estimates its band from the data needs all of them before the
-        first micro-batch is differentiated: where there are several, that takes a forward pass of its own."""
-        if len(parts) == 1:
+        """Sums over the minibatch, the rows that are not computed included. An objective that estimates its band from
+        the data needs all of them before the first micro-batch is differentiated: where there are several, that takes a
+        forward pass of its own."""
+        if len(parts) == 1 and len(computed) == len(rows):
             return None
         old = experience.old
         if not self.objective.estimates or old is None or not old.any_known(rows):
             zeros = (0.0, 0.0, 0.0)  # on-policy, or not looked at
-            return Totals(len(rows), batch.tokens, *zeros)
+            return Totals(len(rows), tokens, *zeros)
+        batch = experience.batch.select(computed)
         now = policy_logprobs(self.policy, batch, self.config.rollout.temperature, self.config.update.token_budget)
-        return Totals.of(now, old.at(rows, now.shape[1]), ~torch.isnan(now))
+        return Totals.of(now, old.at(computed, now.shape[1]), ~torch.isnan(now))
 
 
 def _kl(out: LogProbs, old: Tensor) -> Tensor:

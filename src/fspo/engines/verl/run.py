@@ -32,6 +32,7 @@ MISSING = {
     "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",
     "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
     "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
+    "update.all_rows": "verl computes every answer",
     "update.max_skipped": "verl does not count updates without a finite gradient",
     "model.threads": "set OMP_NUM_THREADS",
     "log.bins": "its metrics have the default number of bins",
