@@ -75,8 +75,8 @@ class Objective(Settings, ABC):
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether a response of advantage 0 matters to an update: by a penalty or a bonus of its own, or by its log-ratio,
-        from which the band is taken or learnt. Where it does not, it has no gradient and need not be computed."""
+        """Whether a response of advantage 0 matters to an update: by a penalty or a bonus of its own, or because the
+        band is taken or learnt from all log-ratios. Where it does not, it has no gradient and need not be computed."""
         learns = type(self).observe is not Objective.observe
         return self.kl is not None or self.entropy_coef > 0 or self.estimates or learns
 

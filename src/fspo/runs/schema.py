@@ -65,7 +65,8 @@ class Metrics(Line):
 
     Clip rates, LRE and flatness are over off-policy responses that have a gradient; mu, sigma and ess over all
     off-policy responses of an update that were computed, kl and entropy over the computed ones. A response without a
-    gradient is computed only where the objective needs it or `update.all_rows` asks for it. An objective's own numbers may stand beside these.
+    gradient is computed only where the objective needs it or `update.all_rows` asks for it. An objective's own numbers
+    may stand beside these.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
