@@ -18,6 +18,7 @@ settings.load_profile("default")
 SMALL_RUN = [
     "task={name: sort, n_min: 2, n_max: 8, letters: 4}",
     "objective=fspo",
+    "processes=1",
     "warmup=null",
     "steps=6",
     "rollout.prompts=8",

@@ -19,14 +19,32 @@ def prepare() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
 
 
-def threads(parameters: int, cores: int | None = None) -> int:
-    """How many threads one process should compute with.
+def threads(parameters: int, cores: int | None = None, processes: int = 1) -> int:
+    """How many threads each of the processes of this machine should compute with.
 
     Measured on two idle cores, time with two threads over time with one: at 0.8 M parameters 0.62 for an update and 0.8
     for a rollout, at 0.1 M parameters 0.75 and 1.0, at 15,000 parameters 0.9 and 1.15. Results are bit-identical only
     for the same number of threads.
     """
-    return 1 if parameters < 50_000 else max(1, usable_cores() if cores is None else cores)
+    return 1 if parameters < 50_000 else max(1, (usable_cores() if cores is None else cores) // processes)
+
+
+SMALL = 5_000_000
+"""Parameters below which one process cannot use several cores well: its matrix products are too short to be divided."""
+
+MOST_PROCESSES = 8
+PROMPTS_EACH = 4  # of a rollout, at least, for each process
+
+
+def processes(parameters: int | None, prompts: int, cores: int | None = None) -> int:
+    """How many processes should train a model of this size (None if unknown) together on this machine's CPU.
+
+    One per core for a small model, as long as each has a few prompts of a rollout; one for a large model, whose
+    products are divided among threads at less cost and whose weights are then held once.
+    """
+    if parameters is None or parameters >= SMALL:
+        return 1
+    return max(1, min(usable_cores() if cores is None else cores, MOST_PROCESSES, prompts // PROMPTS_EACH))
 
 
 def usable_cores() -> int:
@@ -41,7 +59,7 @@ def sampling_threads(parameters: int, threads: int) -> int:
     other after every product. At 0.8 M parameters two threads save a fifth of a rollout's time on two idle cores, and
     double it when another program occupies one of them (1.4 s against 0.7 s).
     """
-    return 1 if parameters < 5_000_000 else threads
+    return 1 if parameters < SMALL else threads
 
 
 def quiet() -> None:

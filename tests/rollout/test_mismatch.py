@@ -41,7 +41,14 @@ class NoisySampler:
         self.policy = policy
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        places: Sequence[int] | None = None,
     ) -> Rollout:
         rollout = generate(self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
         with torch.no_grad():

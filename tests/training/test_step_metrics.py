@@ -47,7 +47,7 @@ def test_mu_sigma_and_ess_are_those_of_the_responses(small: list[str]) -> None:
     """mu and sigma of the last update, and the least effective sample size of those that are off-policy."""
     sampled, updates, metrics = learned(small, PARTS, "fspo")
     lengths = np.array(sampled.lengths, dtype=np.float64)
-    S, L = updates[-1].log_ratio.numpy(), lengths[updates[-1].members]
+    S, L = updates[-1].log_ratio.numpy(), lengths[updates[-1].computed]
     assert metrics.mu == pytest.approx(ratios.drift(S, L), rel=1e-12)
     assert metrics.sigma == pytest.approx(ratios.scale(S, L, ratios.drift(S, L)), rel=1e-12)
     least = min(ratios.effective_share(u.log_ratio.numpy()) for u in updates if u.off_policy)

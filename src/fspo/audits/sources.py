@@ -60,7 +60,13 @@ class Source:
         """The rows in order, with these columns."""
         present = [name for name in columns if name in self.schema]
         lacking = [pl.lit(None).alias(name) for name in columns if name not in self.schema]
+        # A response that an update of a run left out, because it has no gradient, has no log-ratio.
+        recorded = all(name in self.schema for name in row_files.NEEDED)
         for batch in self._batches(present):
+            if recorded and {"log_ratio", "advantage"} <= set(present):
+                batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
+                if not batch.height:
+                    continue
             yield batch.with_columns(lacking) if lacking else batch
 
     def _batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

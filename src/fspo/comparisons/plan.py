@@ -193,7 +193,7 @@ def _cell(place: Place, trial: _Trial, seed: int, phase: Phase) -> Cell:
 
 def _resolved(shared: Values, method: Method | None, trial: Values, where: str) -> Values:
     """The whole configuration as JSON, checked."""
-    values = merge({"model": {"threads": 1}}, shared)
+    values = merge({"processes": 1, "model": {"threads": 1}}, shared)
     if method is not None:
         values |= {"objective": method.objective | trial, "advantage": method.advantage}
     try:

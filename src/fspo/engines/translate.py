@@ -20,6 +20,8 @@ CLIP_NORM = 1.0
 def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
     """Refuse settings that differ from their default and that the engine does not have; `missing` says why or what
     to use instead."""
+    if config.processes > 1:
+        raise ValueError(f"processes = {config.processes} is not possible with --engine {engine}: use its own launcher")
     default = TrainConfig()
     for key, why in missing.items():
         section, _, name = key.rpartition(".")

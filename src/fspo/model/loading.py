@@ -161,9 +161,10 @@ def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
         return get_peft_model(model, lora_config(lora)).eval()
 
 
-def set_threads(policy: Policy, threads: int = 0) -> int:
-    """Compute with this many threads, or for 0 with the number that suits the model's size; returns the number."""
-    chosen = threads or runtime.threads(sum(p.numel() for p in policy.model.parameters()))
+def set_threads(policy: Policy, threads: int = 0, processes: int = 1) -> int:
+    """Compute with this many threads, or for 0 with the number that suits the model's size and the number of processes
+    on this machine; returns the number."""
+    chosen = threads or runtime.threads(sum(p.numel() for p in policy.model.parameters()), processes=processes)
     torch.set_num_threads(chosen)
     runtime.keep_heap()
     return chosen

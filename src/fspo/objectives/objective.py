@@ -73,6 +73,13 @@ class Objective(Settings, ABC):
         """Whether the loss takes a drift or a scale from the batch, and so needs the sums of the whole batch."""
         return False
 
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether a response of advantage 0 matters to an update: by a penalty or a bonus of its own, or because the
+        band is taken or learnt from all log-ratios. Where it does not, it has no gradient and need not be computed."""
+        learns = type(self).observe is not Objective.observe
+        return self.kl is not None or self.entropy_coef > 0 or self.estimates or learns
+
     @abstractmethod
     def surrogate(self, batch: Batch) -> Surrogate:
         """The clipped objective of each response or token, to be maximised."""

@@ -86,7 +86,7 @@ def _summary(paths: Sequence[Path]) -> RowSummary | None:
         off_policy=c["off_policy"],
         edges=[c["shortest"], *inner, c["longest"]],
         clip=_clip_rates(_shown(table, c["off_policy"]), inner, c["first"], c["last"]),
-        lengths=_length_quantiles(table),
+        lengths=_length_quantiles(rows.scan(paths, left_out=True)),
         last=last,
         last_steps=(last["step"].min(), last["step"].max()),  # type: ignore[arg-type]
     )

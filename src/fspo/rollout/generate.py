@@ -96,16 +96,20 @@ def generate(
     evaluation: bool = False,
     top_k: int | None = None,
     top_p: float | None = None,
+    places: Sequence[int] | None = None,
 ) -> Rollout:
     """Sample `n` answers per prompt. On the same machine with as many threads, equal seeds give equal answers.
 
     Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
+    `places` are those of the prompts in a larger request: their answers then have the random numbers of that request.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
     ids, group = check_request(prompts, n, max_new_tokens, policy.context)
     generator = torch.Generator().manual_seed(seed)
-    uniform = torch.rand(len(group), max_new_tokens, generator=generator, dtype=torch.float64).to(policy.device)
+    places = range(len(ids)) if places is None else places
+    uniform = torch.rand(n * (max(places) + 1), max_new_tokens, generator=generator, dtype=torch.float64)
+    uniform = uniform.view(-1, n, max_new_tokens)[list(places)].view(-1, max_new_tokens).to(policy.device)
     completions: list[list[int]] = []
     finished: list[bool] = []
     with torch.inference_mode(), _sampling_threads(policy):

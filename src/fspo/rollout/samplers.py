@@ -20,7 +20,14 @@ class Sampler(Protocol):
         """Sample with the policy's current weights from now on."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        places: Sequence[int] | None = None,
     ) -> Rollout:
         """Sample `n` answers per prompt; see `rollout.generate`."""
 
@@ -35,9 +42,18 @@ class LocalSampler:
         self.policy = policy
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        places: Sequence[int] | None = None,
     ) -> Rollout:
-        return generate(self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+        return generate(
+            self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, places=places
+        )
 
 
 def require(config: RolloutConfig) -> None:

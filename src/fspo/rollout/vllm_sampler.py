@@ -74,9 +74,19 @@ class VllmSampler:
         self._request("load", self._scratch.name)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        places: Sequence[int] | None = None,
     ) -> Rollout:
-        """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable."""
+        """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable.
+
+        `places` are all of them: with vLLM a run has one process.
+        """
         Sampling(temperature).check(evaluation=False)
         ids, group = check_request(prompts, n, max_new_tokens, self.context)
         answers = self.answers(

@@ -21,8 +21,8 @@ COLUMNS: dict[str, Any] = {
     "truncated": pl.Boolean,
     "reward": pl.Float32,
     "advantage": pl.Float32,
-    "log_ratio": pl.Float64,  # S
-    "accepted": pl.Float32,  # share of the gradient that survived clipping
+    "log_ratio": pl.Float64,  # S; null where the update left the response out, because it has no gradient
+    "accepted": pl.Float32,  # share of the gradient that survived clipping; null likewise
     "difficulty": pl.Float32,
     "attributes": pl.String,  # JSON
 }
@@ -93,16 +93,19 @@ def intact(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return good, broken
 
 
-def scan(paths: Sequence[Path]) -> pl.LazyFrame:
-    """The needed columns of readable files, without rows that cannot be used."""
+def scan(paths: Sequence[Path], *, left_out: bool = False) -> pl.LazyFrame:
+    """The needed columns of readable files, without rows that cannot be used.
+
+    Rows that an update left out have neither a log-ratio nor a share; they are scanned only with `left_out`.
+    """
     wide = {"step": pl.Int64, "update": pl.Int64, "length": pl.Float64, "log_ratio": pl.Float64,
             "accepted": pl.Float64, "advantage": pl.Float64}  # fmt: skip
     table = pl.scan_parquet(list(paths), schema={name: COLUMNS[name] for name in NEEDED}, extra_columns="ignore")
     return table.with_columns(pl.col(name).cast(kind) for name, kind in wide.items()).filter(
         (pl.col("length") > 0)
         & pl.col("step").is_not_null()
-        & pl.col("log_ratio").is_finite()
-        & pl.col("accepted").is_between(0, 1)
+        & pl.col("log_ratio").is_finite().fill_null(left_out)
+        & pl.col("accepted").is_between(0, 1).fill_null(left_out)
     )
 
 

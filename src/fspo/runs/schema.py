@@ -64,7 +64,9 @@ class Metrics(Line):
     """A step: its answers, what its updates did, and the fairness of their clipping.
 
     Clip rates, LRE and flatness are over off-policy responses that have a gradient; mu, sigma and ess over all
-    off-policy responses of an update. An objective's own numbers may stand beside these.
+    off-policy responses of an update that were computed, kl and entropy over the computed ones. A response without a
+    gradient is computed only where the objective needs it or `update.all_rows` asks for it. An objective's own numbers
+    may stand beside these.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -87,6 +89,8 @@ class Metrics(Line):
     entropy: Number = None  # nats per token
     # the updates
     updates: int | None = None
+    rows: int | None = None  # responses of all updates
+    rows_computed: int | None = None  # those of them that had a forward pass
     on_policy: bool | None = None  # no update was off-policy
     skipped: int | None = None  # updates without a finite gradient, since the run began
     lr: Number = None

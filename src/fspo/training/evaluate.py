@@ -18,6 +18,7 @@ from fspo.rollout.prompts import decode, encode
 from fspo.runs import Evaluated, Rate, RateBin
 from fspo.tasks import Task
 from fspo.tasks.scoring import Score, Scorer, first_messages
+from fspo.training.team import Team
 
 SOLVED = 1.0 - 1e-9  # a graded reward counts as solved when it is whole
 PROMPTS_AT_ONCE = 256
@@ -80,25 +81,35 @@ def evaluate(
     top_k: int | None = None,
     top_p: float | None = None,
     chat: bool | None = None,
+    team: Team | None = None,
 ) -> Evaluation:
-    """Ask the first `prompts` prompts of the split, `samples` times each. Answers without a score are counted apart."""
+    """Ask the first `prompts` prompts of the split, `samples` times each. Answers without a score are counted apart.
+
+    Each process of a team asks its share of the prompts, and all of them return the same.
+    """
+    team = team or Team()
     size = task.size(split)
     prompts = prompts if size is None else min(prompts, size)
     examples = [task.example(split, i) for i in range(prompts)]
     answers: list[Answer] = []
     for start in range(0, prompts, PROMPTS_AT_ONCE):
         part = examples[start : start + PROMPTS_AT_ONCE]
-        rollout = generate(
-            policy, encode(policy, part, chat), samples, max_new_tokens=max_new_tokens, temperature=temperature,
-            seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p,
-        )  # fmt: skip
-        texts = decode(policy, rollout.completions)
-        asked = [part[g] for g in rollout.group]
-        scores = scorer.score(asked, texts)
-        answers += [
-            Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail)
-            for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
-        ]
+        places = team.dealt(range(len(part)))
+        own: list[Answer] = []
+        if places:
+            rollout = generate(
+                policy, encode(policy, [part[i] for i in places], chat), samples, max_new_tokens=max_new_tokens,
+                temperature=temperature, seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p, places=places,
+            )  # fmt: skip
+            texts = decode(policy, rollout.completions)
+            asked = [part[places[g]] for g in rollout.group]
+            scores = scorer.score(asked, texts)
+            own = [
+                Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail)
+                for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
+            ]
+        by_prompt = [own[i : i + samples] for i in range(0, len(own), samples)]
+        answers += [answer for asked_once in team.collected(by_prompt) for answer in asked_once]
     return summarise(answers, split, prompts, samples)
 
 

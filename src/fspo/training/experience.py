@@ -23,6 +23,7 @@ from fspo.tasks import Task
 from fspo.tasks.scoring import Score, Scorer, first_messages
 from fspo.tasks.task import Example
 from fspo.training.old_logprobs import OldLogProbs
+from fspo.training.team import Team
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Group:
     texts: list[str]
     rewards: list[float]  # NaN where an answer could not be scored
     sampler_logprobs: list[list[float]] | None  # of a sampler that is not the trainer's own model
+    failures: list[Score]  # of the answers that could not be scored
 
     @property
     def varies(self) -> bool:
@@ -100,13 +102,21 @@ class Experience:
 
 
 def collect(
-    policy: Policy, sampler: Sampler, task: Task, scorer: Scorer, config: TrainConfig, step: int, next_index: int
+    policy: Policy,
+    sampler: Sampler,
+    task: Task,
+    scorer: Scorer,
+    config: TrainConfig,
+    step: int,
+    next_index: int,
+    team: Team | None = None,
 ) -> tuple[Experience, int]:
     """Sample and score the answers of a step; also returns the index of the next unseen prompt.
 
     With `rollout.dynamic`, groups whose rewards are all equal are replaced by new prompts, that many times at most.
+    Each process of a team samples and scores the answers to its share of the prompts, and all of them return the same.
     """
-    settings = config.rollout
+    settings, team = config.rollout, team or Team()
     kept: list[Group] = []
     failures: Counter[str] = Counter()
     messages: dict[str, str] = {}
@@ -118,9 +128,12 @@ def collect(
         examples = [task.example("train", next_index + i) for i in range(wanted)]
         next_index += wanted
         seed = combined_seed(config.seed, step, attempt)
-        groups, scores = _sampled(policy, sampler, scorer, examples, config, seed)
-        failures.update(score.failure for score in scores if score.failure)
-        messages = first_messages(scores) | messages
+        places = team.dealt(range(wanted))
+        own = _sampled(policy, sampler, scorer, [examples[i] for i in places], config, seed, places) if places else []
+        groups = team.collected(own)
+        failed = [score for group in groups for score in group.failures]
+        failures.update(score.failure for score in failed if score.failure)
+        messages = first_messages(failed) | messages
         kept += [group for group in groups if group.varies or attempt == settings.dynamic]
     sampled = _assembled(kept, dict(failures), config.advantage)
     sampled.failure_messages = messages
@@ -128,13 +141,19 @@ def collect(
 
 
 def _sampled(
-    policy: Policy, sampler: Sampler, scorer: Scorer, examples: list[Example], config: TrainConfig, seed: int
-) -> tuple[list[Group], list[Score]]:
-    """A group of answers per example, and the scores of all answers."""
+    policy: Policy,
+    sampler: Sampler,
+    scorer: Scorer,
+    examples: list[Example],
+    config: TrainConfig,
+    seed: int,
+    places: Sequence[int],
+) -> list[Group]:
+    """A group of answers per example; `places` are those of the examples in the request of all processes."""
     settings, n = config.rollout, config.rollout.group
     ids = encode(policy, examples, config.model.chat)
     rollout = sampler.generate(
-        ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed
+        ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed, places=places
     )
     texts = decode(policy, rollout.completions)
     scores = scorer.score([example for example in examples for _ in range(n)], texts)
@@ -143,12 +162,14 @@ def _sampled(
     for g, example in enumerate(examples):
         part = slice(g * n, (g + 1) * n)
         sampled = None if rollout.logprobs is None else rollout.logprobs[part]
+        failed = [score for score in scores[part] if score.failure]
         groups.append(
             Group(
-                example, ids[g], rollout.completions[part], rollout.finished[part], texts[part], rewards[part], sampled
+                example, ids[g], rollout.completions[part], rollout.finished[part], texts[part], rewards[part],
+                sampled, failed,
             )
-        )
-    return groups, scores
+        )  # fmt: skip
+    return groups
 
 
 def _assembled(groups: Sequence[Group], failures: dict[str, int], advantage: str) -> Experience:

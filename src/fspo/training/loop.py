@@ -7,6 +7,9 @@
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
 
+With several processes (team.py, processes.py) each does its share of sampling, scoring and learning, and the first one
+alone records and saves.
+
 Everything random is drawn from (seed, step), so that a run resumed from a checkpoint goes on bit by bit as if it had
 not stopped.
 """
@@ -30,13 +33,14 @@ from fspo.rollout.samplers import Sampler
 from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
-from fspo.training import checkpoint
+from fspo.training import checkpoint, processes
 from fspo.training.evaluate import evaluate
 from fspo.training.experience import Experience, collect
 from fspo.training.loggers import Logger, loggers
-from fspo.training.old_logprobs import OldLogProbs, policy_logprobs
+from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
 from fspo.training.step_metrics import rows_of, summarise
 from fspo.training.stopping import RunInterruptedError, interrupts, writing
+from fspo.training.team import Team
 from fspo.training.update import Learner, Update
 from fspo.training.warmup import warm_start
 
@@ -53,35 +57,46 @@ def train(
 
     With `handle_signals`, SIGINT (Ctrl-C), SIGTERM and SIGHUP let the step finish and be saved before the run stops.
     """
-    observer = observer or NullObserver()
     samplers.require(config.rollout)
-    with writing(folder), claimed(folder, resume=resume), ExitStack() as stack:
-        run = _prepared(config, folder, observer, stack)
+    config = config.model_copy(update={"processes": processes.chosen(config)})
+    with writing(folder), ExitStack() as stack:
+        if processes.leads():
+            stack.enter_context(claimed(folder, resume=resume))
+        team = stack.enter_context(processes.assembled(config, folder))
+        return run(config, folder, team, observer or NullObserver(), handle_signals=handle_signals)
+
+
+def run(config: TrainConfig, folder: Path, team: Team, observer: Observer, *, handle_signals: bool = False) -> Policy:
+    """What every process of the team does."""
+    observer = observer if team.leads else NullObserver()
+    with ExitStack() as stack:
+        training = _prepared(config, folder, team, observer, stack)
         if handle_signals:
-            run.asked_to_stop = stack.enter_context(interrupts(observer))
-        if run.state.step == 0:
-            run.evaluate(0)
-        for step in range(run.state.step + 1, config.steps + 1):
-            run.step(step)
-            if (number := run.asked_to_stop()) and step < config.steps:
+            training.asked_to_stop = stack.enter_context(interrupts(observer))
+        if training.state.step == 0:
+            training.evaluate(0)
+        for step in range(training.state.step + 1, config.steps + 1):
+            if (number := training.step(step)) and step < config.steps:
                 raise RunInterruptedError(step, number)
-        return run.policy
+        return training.policy
 
 
-def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: ExitStack) -> _Training:
+def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer, stack: ExitStack) -> _Training:
     """Everything that a run needs, loaded; nothing is written before all of it is there."""
     checkpoints = folder / "checkpoints"
-    checkpoint.clean(checkpoints)
+    if team.leads:
+        checkpoint.clean(checkpoints)
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
-    start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup)
-    saved = checkpoint.latest(checkpoints, observer.warn)
-    policy = _policy(config, start, saved)
-    threads = set_threads(policy, config.model.threads)
+    start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup, team)
+    saved = team.told(checkpoint.latest(checkpoints, observer.warn) if team.leads else None)
+    policy = _policy(config, start, saved, team)
+    threads = set_threads(policy, config.model.threads, team.neighbours)
     first = [task.example("train", i) for i in range(config.rollout.prompts)]
     check_request(encode(policy, first, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
     objective = objectives.for_trainer(**config.objective)
-    reference = load(start, dtype=config.model.dtype, device=config.model.device) if objective.kl is not None else None
-    learner = Learner(policy, objective, config)
+    device = team.device(config.model.device)
+    reference = load(start, dtype=config.model.dtype, device=device) if objective.kl is not None else None
+    learner = Learner(policy, objective, config, team)
     state = checkpoint.State()
     if saved is not None:
         state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
@@ -94,21 +109,23 @@ def _prepared(config: TrainConfig, folder: Path, observer: Observer, stack: Exit
         examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
     wants_logprobs = objective.mismatch is not None
     sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log", logprobs=wants_logprobs))
-    writer = RunWriter(folder, keep_rows=config.log.records)
-    writer.cut(state.step if saved is not None else -1)
-    writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
-    sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+    writer, sinks = RunWriter(folder, keep_rows=config.log.records), []
+    if team.leads:
+        writer.cut(state.step if saved is not None else -1)
+        writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
+        sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
     return _Training(
-        config, policy, reference, objective, learner, sampler, task, held_out, scorer, examiner, writer, sinks,
+        config, team, policy, reference, objective, learner, sampler, task, held_out, scorer, examiner, writer, sinks,
         observer, state, [Experience.from_json(values, policy.device) for values in state.waiting],
     )  # fmt: skip
 
 
 @dataclass
 class _Training:
-    """A run that is going."""
+    """A run that is going. Every process has one, and does all of it but what only the leader does: write and tell."""
 
     config: TrainConfig
+    team: Team
     policy: Policy
     reference: Policy | None
     objective: Objective
@@ -125,11 +142,11 @@ class _Training:
     waiting: list[Experience]  # rollouts that are not trained on yet, with rollout.staleness
     asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
 
-    def step(self, step: int) -> None:
-        """One rollout, and the updates on it or on an older one."""
+    def step(self, step: int) -> int:
+        """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
         config, state, clock = self.config, self.state, _Clock()
         sampled, state.next_index = collect(
-            self.policy, self.sampler, self.task, self.scorer, config, step, state.next_index
+            self.policy, self.sampler, self.task, self.scorer, config, step, state.next_index, self.team
         )
         clock.lap("rollout")
         self._take_logprobs(sampled)
@@ -138,11 +155,12 @@ class _Training:
         updates = self.learner.learn(trained, step) if trained is not None else []
         clock.lap("update")
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
-        metrics = summarise(
-            sampled, trained, updates, config, step=step, lr=self.learner.learning_rate(step), skipped=state.skipped
-        )
-        self._record(metrics, sampled, trained, updates)
-        self._announce(metrics, clock.timing(step, sum(sampled.lengths)))
+        if self.team.leads:
+            metrics = summarise(
+                sampled, trained, updates, config, step=step, lr=self.learner.learning_rate(step), skipped=state.skipped
+            )
+            self._record(metrics, sampled, trained, updates)
+            self._announce(metrics, clock.timing(step, sum(sampled.lengths)))
         if state.skipped > config.update.max_skipped:
             raise FloatingPointError(
                 f"{state.skipped} updates had no finite gradient, more than update.max_skipped = "
@@ -151,16 +169,20 @@ class _Training:
         last = step == config.steps
         if step % config.eval.every == 0 or last:
             self.evaluate(step)
-        if step % config.checkpoint.every == 0 or last or self.asked_to_stop():
+        stop = self.team.told(self.asked_to_stop())
+        if self.team.leads and (step % config.checkpoint.every == 0 or last or stop):
             self._save()
+        return stop
 
     def evaluate(self, step: int) -> None:
         settings = self.config.eval
         found = evaluate(
             self.policy, self.held_out, self.examiner, split=settings.split, prompts=settings.prompts,
             samples=settings.samples, max_new_tokens=self.config.rollout.max_new_tokens,
-            temperature=settings.temperature, seed=self.config.seed, chat=self.config.model.chat,
+            temperature=settings.temperature, seed=self.config.seed, chat=self.config.model.chat, team=self.team,
         )  # fmt: skip
+        if not self.team.leads:
+            return
         line = found.line(step)
         self.writer.append(line)
         self._warn({f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
@@ -172,9 +194,9 @@ class _Training:
         """Log-probs that must be taken now: pi_old, if the policy will have moved on, and the reference's."""
         temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
         if self.config.rollout.staleness:
-            sampled.old = OldLogProbs(policy_logprobs(self.policy, sampled.batch, temperature, budget))
+            sampled.old = OldLogProbs(shared_logprobs(self.team, self.policy, sampled.batch, temperature, budget))
         if self.reference is not None:
-            sampled.reference = policy_logprobs(self.reference, sampled.batch, temperature, budget)
+            sampled.reference = shared_logprobs(self.team, self.reference, sampled.batch, temperature, budget)
 
     def _record(self, metrics: Metrics, sampled: Experience, trained: Experience | None, updates: list[Update]) -> None:
         self.writer.append(metrics)
@@ -213,11 +235,11 @@ class _Training:
         checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)
 
 
-def _policy(config: TrainConfig, start: str, saved: Path | None) -> Policy:
+def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> Policy:
     settings = config.model
     lora = None if settings.lora is None else Lora(settings.lora.rank, settings.lora.alpha)
     source = str(saved) if saved is not None and lora is None else start
-    policy = load(source, dtype=settings.dtype, device=settings.device, lora=lora, seed=config.seed)
+    policy = load(source, dtype=settings.dtype, device=team.device(settings.device), lora=lora, seed=config.seed)
     policy.spec = start
     return policy
 

@@ -39,6 +39,11 @@ class MasterWeights:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 p.grad = None
 
+    def no_gradient(self) -> None:
+        """The gradient of an update to which no response contributes: zero, and not none."""
+        for master in self.weights:
+            master.grad = torch.zeros_like(master)
+
     @torch.no_grad()
     def publish(self) -> None:
         """Round the master weights into the model."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from fspo.model.completions import Completions, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
+from fspo.training.team import Team
 
 
 @torch.no_grad()
@@ -28,6 +29,18 @@ def policy_logprobs(policy: Policy, batch: Completions, temperature: float, toke
         result[places.to(result.device), : values.shape[1]] = values
     assert result is not None
     return result
+
+
+def shared_logprobs(team: Team, policy: Policy, batch: Completions, temperature: float, token_budget: int) -> Tensor:
+    """`policy_logprobs`, each process computing its share of the batch."""
+    own = team.share(batch.lengths)
+    mine = policy_logprobs(policy, batch.select(own), temperature, token_budget) if own else None
+    if team.size == 1 and mine is not None:
+        return mine
+    parts = [part for part in team.gather(None if mine is None else mine.cpu()) if part is not None]
+    width = max(batch.lengths)
+    padded = [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=math.nan) for part in parts]
+    return torch.cat(padded).to(policy.device)
 
 
 class OldLogProbs:
@@ -51,13 +64,13 @@ class OldLogProbs:
     def fill(self, rows: list[int], found: Tensor) -> None:
         """Make these rows known."""
         self._values = self._values.to(found.dtype)
-        self._values[rows, : found.shape[1]] = found
+        self._values[rows, : found.shape[1]] = found.to(self._values.device)
 
     def any_known(self, rows: list[int]) -> bool:
         return not bool(torch.isnan(self._values[rows, 0]).all())
 
-    def at(self, rows: list[int], width: int) -> Tensor:
-        """(len(rows), width), NaN where there is no token."""
+    def at(self, rows: list[int], width: int | None = None) -> Tensor:
+        """(len(rows), width), or as wide as the longest answer; NaN where there is no token."""
         return self._values[rows, :width]
 
     def take(self, rows: list[int], out: LogProbs) -> Tensor:

@@ -24,7 +24,9 @@ FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warnin
 
 
 def update_statistics(S: Array, L: Array, accepted: Array, advantage: Array) -> dict[str, Any]:
-    """mu, sigma, ess and clip rate of an update from all its rows, however it was split into micro-batches."""
+    """mu, sigma, ess and clip rate of an update from its computed rows, however they were split into micro-batches."""
+    if not len(S):
+        return {"off_policy": False}
     found: dict[str, Any] = {"off_policy": ratios.off_policy(S, L), **ratio_statistics(S, L)}
     with_gradient = ratios.has_gradient(advantage)
     if with_gradient.any():
@@ -80,20 +82,25 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
     lengths, advantages = np.array(trained.lengths), np.array(trained.advantages)
     done = [u for u in updates if not u.skipped]
     moved = [u for u in done if u.off_policy]
-    result: dict[str, Any] = {"on_policy": not moved, "updates": len(updates)}
+    result: dict[str, Any] = {
+        "on_policy": not moved,
+        "updates": len(updates),
+        "rows": sum(len(u.members) for u in updates),
+        "rows_computed": sum(len(u.computed) for u in updates),
+    }
     for key in ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift"):
         values = [u.metrics[key] for u in done if key in u.metrics]
         if values:
             result[key] = float(np.mean(values))
     if done:
-        result["kl"] = done[-1].metrics["kl"]  # of the last update: how far the step went
+        result["kl"] = done[-1].metrics.get("kl")  # of the last update: how far the step went
         if trained.old is not None:
             result["entropy"] = trained.old.entropy()
     if moved:
         S = np.concatenate([u.log_ratio.numpy() for u in moved])
-        L = np.concatenate([lengths[u.members] for u in moved])
+        L = np.concatenate([lengths[u.computed] for u in moved])
         accepted = np.concatenate([u.accepted.numpy() for u in moved])
-        with_gradient = ratios.has_gradient(np.concatenate([advantages[u.members] for u in moved]))
+        with_gradient = ratios.has_gradient(np.concatenate([advantages[u.computed] for u in moved]))
         if with_gradient.any():
             result |= clipping(S[with_gradient], L[with_gradient], accepted[with_gradient], config.log.bins)
         result |= {"ess": min(u.metrics["ess"] for u in moved)}
@@ -108,7 +115,10 @@ def rows_of(updates: list[Update], trained: Experience | None, step: int) -> dic
         return columns
     lengths = trained.lengths
     for update in updates:
-        for place, i in enumerate(update.members):
+        pairs = zip(update.log_ratio.tolist(), update.accepted.tolist(), strict=True)
+        known = dict(zip(update.computed, pairs, strict=True))
+        for i in update.members:
+            log_ratio, accepted = known.get(i, (None, None))
             example = trained.examples[trained.group[i]]
             row = {
                 "step": step,
@@ -121,8 +131,8 @@ def rows_of(updates: list[Update], trained: Experience | None, step: int) -> dic
                 "truncated": not trained.finished[i],
                 "reward": trained.rewards[i],
                 "advantage": trained.advantages[i],
-                "log_ratio": float(update.log_ratio[place]),
-                "accepted": float(update.accepted[place]),
+                "log_ratio": log_ratio,
+                "accepted": accepted,
                 "difficulty": example["difficulty"],
                 "attributes": example["attributes"],
             }

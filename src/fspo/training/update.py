@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fspo import ratios
 from fspo.config import TrainConfig
 from fspo.fairness import MeasuredCosine
 from fspo.model.completions import Completions, split
@@ -17,13 +18,16 @@ from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
 from fspo.objectives.batch import masked
+from fspo.objectives.objective import Output
 from fspo.objectives.primitives import low_variance_kl
+from fspo.ratios import Floats
 from fspo.training.direction import measure_direction
 from fspo.training.experience import Experience, group_order
 from fspo.training.gradient_norm import NormLimit
 from fspo.training.master_weights import MasterWeights
-from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs
+from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs, shared_logprobs
 from fspo.training.step_metrics import update_statistics
+from fspo.training.team import Team
 
 
 @dataclass
@@ -32,8 +36,9 @@ class Update:
 
     update: int
     staleness: int
-    members: list[int]
-    log_ratio: Tensor
+    members: list[int]  # its responses
+    computed: list[int]  # those of them that had a forward pass: the others have no gradient
+    log_ratio: Tensor  # of the computed ones
     accepted: Tensor
     metrics: dict[str, float]
     off_policy: bool  # whether the policy had moved since the responses were sampled
@@ -42,11 +47,11 @@ class Update:
 
 
 class Learner:
-    """Moves a policy along an objective."""
+    """Moves a policy along an objective. The rows of a minibatch are shared among the processes of a team."""
 
-    def __init__(self, policy: Policy, objective: Objective, config: TrainConfig) -> None:
+    def __init__(self, policy: Policy, objective: Objective, config: TrainConfig, team: Team | None = None) -> None:
         settings = config.update
-        self.policy, self.objective, self.config = policy, objective, config
+        self.policy, self.objective, self.config, self.team = policy, objective, config, team or Team()
         self.parameters = policy.trainable()
         self.master = MasterWeights(self.parameters)
         self.norm_limit = NormLimit(settings)
@@ -68,7 +73,8 @@ class Learner:
         for epoch in range(settings.epochs):
             deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
             if experience.old is None:
-                self._take_old(experience, [i for part in deal[1:] for g in part for i in members[g]])
+                later = [i for part in deal[1:] for g in part for i in members[g]]
+                self._take_old(experience, self._needed(experience, later))
             for part in deal:
                 rows = [i for g in part for i in members[g]]
                 last = epoch == settings.epochs - 1 and part is deal[-1]
@@ -88,34 +94,85 @@ class Learner:
             return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
         return settings.lr
 
+    def _needed(self, experience: Experience, rows: list[int]) -> list[int]:
+        """Those of these rows that are computed: all, or where the others change nothing, those with a gradient."""
+        if self.config.update.all_rows or self.objective.needs_all_rows:
+            return rows
+        return [i for i in rows if ratios.has_gradient(experience.advantages[i])]
+
     def _take_old(self, experience: Experience, rows: list[int]) -> None:
         """Old log-probs of these rows before the policy moves; those of the first minibatch come for free from the
         forward that trains it."""
         experience.old = OldLogProbs.unknown(experience.batch, self.policy.device)
         if rows:
-            part = experience.batch.select(rows)
-            found = policy_logprobs(self.policy, part, self.config.rollout.temperature, self.config.update.token_budget)
+            temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
+            found = shared_logprobs(self.team, self.policy, experience.batch.select(rows), temperature, budget)
             experience.old.fill(rows, found)
 
     def _update(self, experience: Experience, rows: list[int], update: int, staleness: int, compare: bool) -> Update:
-        """One optimiser step; `compare` also measures the direction of its first micro-batch."""
-        settings, old_logprobs = self.config.update, experience.old
-        assert old_logprobs is not None
-        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[rows]
-        batch = experience.batch.select(rows)
-        parts = split(batch, settings.token_budget)
-        totals = self._totals(experience, batch, rows, parts)
+        """One optimiser step, the same in every process; `compare` also measures the direction of its first
+        micro-batch."""
+        assert experience.old is not None
+        computed = self._needed(experience, rows)
+        lengths = np.array(experience.lengths, dtype=np.float64)
+        own = [computed[i] for i in self.team.share(lengths[computed].tolist())]
+        fresh = not experience.old.any_known(computed)
         self.optimizer.zero_grad(set_to_none=True)
-        log_ratio, accepted = torch.zeros(len(rows), dtype=torch.float64), torch.ones(len(rows), dtype=torch.float64)
-        metrics: dict[str, float] = {}
-        kl = loss = 0.0
-        healthy, direction = True, None
-        for k, (part, places) in enumerate(parts):
-            out = self._forward(part)
-            chosen = [rows[i] for i in places.tolist()]
+        mine = self._differentiate(
+            experience, own, rows, len(computed), lengths, staleness, compare and self.team.leads
+        )
+        if fresh and self.team.size > 1:
+            mine.old = experience.old.at(own).cpu()
+        parts = self.team.gather(mine)
+        if fresh and self.team.size > 1:
+            experience.old.fill(computed, torch.cat([part.old for part in parts if part.old is not None]))
+        log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
+        loss = sum(part.loss for part in parts)
+        healthy = all(part.healthy for part in parts)
+        if computed:
+            self.team.sum_gradients(self.master.weights)
+        else:  # the optimiser's momentum moves the weights all the same
+            self.master.no_gradient()
+        norm, shortened = self.norm_limit.apply(self.master.weights) if healthy else (math.nan, False)
+        healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
+        if healthy:
+            self.optimizer.step()
+            self.master.publish()
+            self.objective.observe(log_ratio, torch.tensor(lengths[computed]), staleness)
+        metrics = {key: sum(part.metrics.get(key, 0.0) for part in parts) for part in parts for key in part.metrics}
+        metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(shortened)}
+        if computed:
+            metrics["kl"] = sum(part.kl for part in parts) / float(lengths[computed].sum())
+        advantages = np.array(experience.advantages)[computed]
+        found = update_statistics(log_ratio.numpy(), lengths[computed], accepted.numpy(), advantages)
+        off_policy = bool(found.pop("off_policy"))
+        return Update(
+            update, staleness, rows, computed, log_ratio, accepted, metrics | found, off_policy, not healthy,
+            mine.direction,
+        )  # fmt: skip
+
+    def _differentiate(
+        self, experience: Experience, own: list[int], rows: list[int], computed: int, lengths: Floats, staleness: int,
+        compare: bool,
+    ) -> _Part:  # fmt: skip
+        """Add up the gradients of this process's rows `own`, micro-batch by micro-batch; `rows` are the minibatch's,
+        of which all processes together compute `computed`."""
+        part, old_logprobs = _Part(len(own)), experience.old
+        assert old_logprobs is not None
+        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[own]
+        micro = split(experience.batch.select(own), self.config.update.token_budget) if own else []
+        totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0, 0.0, 0.0), None
+        if self.objective.estimates and old_logprobs.any_known(rows):
+            totals, out = self._estimated(experience, own, micro)
+        if math.isnan(totals.log_ratio):
+            part.healthy = False
+            return part
+        for k, (batch, places) in enumerate(micro):
+            out = self._forward(batch) if k or out is None else out
+            chosen = [own[i] for i in places.tolist()]
             old = old_logprobs.take(chosen, out)
             if not torch.isfinite(out.logprobs.detach().sum()):
-                healthy = False
+                part.healthy = False
                 break
             width = out.mask.shape[1]
             options: dict[str, Any] = {"entropy": out.entropy}
@@ -127,47 +184,62 @@ class Learner:
             inputs = (out.logprobs, old, advantages[places].to(out.logprobs), out.mask)
             if compare and k == 0:
                 bins = self.config.log.bins
-                direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
+                part.direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
             self.master.accumulate()
-            log_ratio[places], accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
-            share = len(places) / len(rows)
-            for key, value in result.metrics.items():
-                metrics[key] = metrics.get(key, 0.0) + share * value
-            loss += float(result.loss.detach())
-            kl += float(_kl(out, old))
-        norm, norm_clipped = self.norm_limit.apply(self.master.weights) if healthy else (math.nan, False)
-        healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
-        if healthy:
-            self.optimizer.step()
-            self.master.publish()
-            self.objective.observe(log_ratio, torch.tensor(batch.lengths), staleness)
-        metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(norm_clipped), "kl": kl / batch.tokens}
-        lengths = np.array(batch.lengths, dtype=np.float64)
-        found = update_statistics(log_ratio.numpy(), lengths, accepted.numpy(), advantages.numpy())
-        off_policy = bool(found.pop("off_policy"))
-        return Update(
-            update, staleness, rows, log_ratio, accepted, metrics | found, off_policy, not healthy, direction
-        )  # fmt: skip
+            part.add(result, places, len(places) / computed, float(_kl(out, old)))
+        return part
 
     def _forward(self, part: Completions) -> LogProbs:
         with_entropy = self.objective.entropy_coef > 0
         return logprobs(self.policy, part, self.config.rollout.temperature, with_entropy=with_entropy)
 
-    def _totals(
-        self, experience: Experience, batch: Completions, rows: list[int], parts: list[tuple[Completions, Tensor]]
-    ) -> Totals | None:
-        """Sums over the minibatch. An objective that estimates its band from the data needs all of them before the
-        first micro-batch is differentiated: where there are several, that takes a forward pass of its own."""
-        if len(parts) == 1:
-            return None
-        old = experience.old
-        if not self.objective.estimates or old is None or not old.any_known(rows):
-            zeros = (0.0, 0.0, 0.0)  # on-policy, or not looked at
-            return Totals(len(rows), batch.tokens, *zeros)
-        now = policy_logprobs(self.policy, batch, self.config.rollout.temperature, self.config.update.token_budget)
-        return Totals.of(now, old.at(rows, now.shape[1]), ~torch.isnan(now))
+    def _estimated(
+        self, experience: Experience, own: list[int], micro: list[tuple[Completions, Tensor]]
+    ) -> tuple[Totals, LogProbs | None]:
+        """Sums over the minibatch for an objective that estimates its band from the data, which it needs before the
+        first micro-batch is differentiated. Where this process has one, they come from its forward, which is returned
+        too; where it has several, from a pass of their own. NaN where log-probs are not finite."""
+        sums, out, now = [0.0] * len(Totals(0, 0).vector()), None, None
+        if len(micro) == 1:
+            out = self._forward(micro[0][0])
+            own = [own[i] for i in micro[0][1].tolist()]
+            now = torch.where(out.mask, out.logprobs.detach(), math.nan)
+        elif micro:
+            budget = self.config.update.token_budget
+            now = policy_logprobs(self.policy, experience.batch.select(own), self.config.rollout.temperature, budget)
+        if now is not None:
+            assert experience.old is not None
+            old = experience.old.at(own, now.shape[1])
+            mask = ~torch.isnan(old)
+            finite = torch.isfinite(now[mask]).all()
+            sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
+        return Totals.from_vector(self.team.total(sums)), out
+
+
+@dataclass
+class _Part:
+    """What one process found at its rows of a minibatch."""
+
+    rows: int
+    healthy: bool = True
+    loss: float = 0.0
+    kl: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    direction: MeasuredCosine | None = None
+    old: Tensor | None = None  # log-probs of its rows, where they were not known before
+
+    def __post_init__(self) -> None:
+        self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
+
+    def add(self, result: Output, places: Tensor, share: float, kl: float) -> None:
+        """The result of a micro-batch; `share` is that of its rows in the computed ones of the minibatch."""
+        self.log_ratio[places], self.accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
+        for key, value in result.metrics.items():
+            self.metrics[key] = self.metrics.get(key, 0.0) + share * value
+        self.loss += float(result.loss.detach())
+        self.kl += kl
 
 
 def _kl(out: LogProbs, old: Tensor) -> Tensor:

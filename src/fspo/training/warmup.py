@@ -26,6 +26,7 @@ from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.tasks.task import Example
 from fspo.training.evaluate import evaluate
+from fspo.training.team import Team
 
 FIRST_SOLUTION = 10_000_000  # index of the first worked solution, so that the run's own prompts are new to the model
 VERSION = 4  # of this procedure and of the `tiny:` models: raise it when either gives other weights
@@ -39,9 +40,10 @@ def cache_folder() -> Path:
     return Path(home) / "warm"
 
 
-def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None) -> str:
-    """The folder of the warmed-up model, made now if it is not in the cache."""
+def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None, team: Team | None = None) -> str:
+    """The folder of the warmed-up model, made now if it is not in the cache, by all processes of a team together."""
     assert config.warmup is not None
+    team = team or Team()
     settings: dict[str, Any] = {
         "version": VERSION,
         "torch": torch.__version__,
@@ -52,21 +54,30 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
         "warmup": config.warmup.model_dump(mode="json"),
         "max_new_tokens": config.rollout.max_new_tokens,
         "seed": config.seed,
+        "processes": team.size,
     }
     folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
-    if not (folder / "warmup.json").is_file():
-        policy = load(config.model.path, dtype=config.model.dtype, device=config.model.device, seed=config.seed)
-        set_threads(policy, config.model.threads)
-        with Scorer(task, config.scoring.workers, config.scoring.timeout, config.scoring.memory_mb) as scorer:
-            history = fit(policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = Path(scratch) / "model"
-            save(policy, made)
-            replace_file(made / "warmup.json", json_text({"settings": settings, "history": history}, indent=1))
-            if not folder.exists():
-                os.replace(made, folder)
-    return str(folder)
+    if not team.told((folder / "warmup.json").is_file()):
+        device = team.device(config.model.device)
+        policy = load(config.model.path, dtype=config.model.dtype, device=device, seed=config.seed)
+        set_threads(policy, config.model.threads, team.neighbours)
+        with Scorer(task, **config.scoring.model_dump()) as scorer:
+            history = fit(
+                policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress, team
+            )
+        if team.leads:
+            _keep(policy, folder, json_text({"settings": settings, "history": history}, indent=1))
+    return team.told(str(folder))
+
+
+def _keep(policy: Policy, folder: Path, made: str) -> None:
+    """Put the model into the cache, with how it was made; never half of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        save(policy, Path(scratch) / "model")
+        replace_file(Path(scratch) / "model" / "warmup.json", made)
+        if not folder.exists():
+            os.replace(Path(scratch) / "model", folder)
 
 
 def fit(
@@ -77,8 +88,10 @@ def fit(
     max_new_tokens: int,
     seed: int,
     progress: Progress | None = None,
+    team: Team | None = None,
 ) -> list[dict[str, float]]:
     """Cross-entropy on worked solutions until `config.solved` of validation prompts is solved by sampling."""
+    team = team or Team()
     optimizer = torch.optim.AdamW(policy.trainable(), lr=config.lr, betas=(0.9, 0.95), weight_decay=0.01)
     history: list[dict[str, float]] = []
     rise = min(50, config.max_steps)
@@ -87,18 +100,22 @@ def fit(
             group["lr"] = config.lr * min(1.0, (step + 1) / rise)
         examples = _solutions(task, step, config.batch)
         prompts, solutions = encode(policy, examples), [encode_solution(policy, e) for e in examples]
-        out = logprobs(policy, Completions(prompts, solutions, range(len(examples))))
-        loss = -out.logprobs.sum() / out.mask.sum()
+        batch = Completions(prompts, solutions, range(len(examples)))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = 0.0
+        if own := team.share([len(p) + len(s) for p, s in zip(prompts, solutions, strict=True)]):
+            mean = -logprobs(policy, batch.select(own)).logprobs.sum() / batch.tokens
+            mean.backward()
+            loss = float(mean.detach())
+        team.sum_gradients(policy.trainable())
         torch.nn.utils.clip_grad_norm_(policy.trainable(), 1.0)
         optimizer.step()
         if (step + 1) % config.check_every == 0 or step + 1 == config.max_steps:
             found = evaluate(
                 policy, task, scorer, split="validation", prompts=config.prompts, max_new_tokens=max_new_tokens,
-                temperature=1.0, seed=seed,
+                temperature=1.0, seed=seed, team=team,
             )  # fmt: skip
-            history.append({"step": step + 1, "loss": float(loss.detach()), "solved": found.accuracy})
+            history.append({"step": step + 1, "loss": sum(team.total([loss])), "solved": found.accuracy})
             if progress is not None:
                 progress(step + 1, config.max_steps, found.accuracy)
             if found.accuracy >= config.solved:

@@ -26,6 +26,7 @@ MISSING = {
     "rollout.staleness": "TRL trains on what it has just sampled",
     "rollout.dynamic": "TRL does not replace groups without variance",
     "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
+    "update.all_rows": "TRL computes every answer",
     "update.max_skipped": "TRL does not count updates without a finite gradient",
     "update.clip_ratio": "set update.clip_norm, a fixed limit",
     "log.bins": "its metrics have the default number of bins",

@@ -33,6 +33,7 @@ MISSING = {
     "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
     "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
     "update.clip_ratio": "set update.clip_norm, a fixed limit",
+    "update.all_rows": "verl computes every answer",
     "update.max_skipped": "verl does not count updates without a finite gradient",
     "model.threads": "set OMP_NUM_THREADS",
     "log.bins": "its metrics have the default number of bins",

@@ -68,7 +68,7 @@ def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
             label,
             "rows",
         )
-        return Plot(title, svg, f"Rows of {steps}: an answer counts once for each update that it was part of.")
+        return Plot(title, svg, f"Rows of {steps}: an answer counts once for each update that computed it.")
     centres = [float(e) for e in (edges[:-1] + edges[1:]) / 2]
     lines = [
         Series(run.name, centres, [float(v) for v in count / count.sum()], colour=colour_of(k))
@@ -89,6 +89,10 @@ class _Gauge:
     share: bool = False
 
 
+def _computed(line: Metrics) -> float | None:
+    return line.rows_computed / line.rows if line.rows and line.rows_computed is not None else None
+
+
 def _without_variance(line: Metrics) -> float | None:
     if line.groups_without_variance is None or not line.groups:
         return None
@@ -102,6 +106,7 @@ GAUGES = (
     _Gauge("Effective sample size", "share of the answers", lambda m: m.ess, 6, share=True),
     _Gauge("Truncated answers", "share of the answers", lambda m: m.truncated, 2, share=True),
     _Gauge("Groups without variance", "share of the groups", _without_variance, 5, share=True),
+    _Gauge("Answers computed in updates", "share of the answers", _computed, 3, share=True),
 )
 
 

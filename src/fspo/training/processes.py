@@ -1,0 +1,270 @@
+"""Starts the processes of a run, watches them, and has what each of them executes (`main`).
+
+The command's own process leads and starts the others, which connect to it over the loopback device. Under `torchrun`
+(RANK and WORLD_SIZE in the environment) all processes are there already, on one machine or several, and each takes its
+rank. A process ends with its leader, whose end closes its standard input; when another process ends, the leader says
+which and how, and stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from fspo import runtime
+from fspo.config import TrainConfig
+from fspo.training.team import ProcessTeam, Team
+
+PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
+GRACE = 5.0  # seconds between the end of a process and the end of the run, however busy the leader is
+POLL = 0.05
+LAUNCH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fspo.training.processes import main; main()"
+LOST_LEADER = 75  # exit code of a process that ended only because another had
+
+
+class ProcessEndedError(ValueError):
+    """A process of the run has ended before the run; the message says which and how."""
+
+
+def chosen(config: TrainConfig) -> int:
+    """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
+    if (size := os.environ.get("WORLD_SIZE")) is not None and "RANK" in os.environ:
+        return int(size)
+    if config.processes:
+        return config.processes
+    if config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
+        return 1
+    if config.model.device == "cuda":
+        import torch
+
+        return max(1, torch.cuda.device_count())
+    return runtime.processes(_parameters(config.model.path), prompts=config.rollout.prompts)
+
+
+def leads() -> bool:
+    """Whether this process leads its run, before there is a team."""
+    return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
+
+
+def _parameters(path: str) -> int | None:
+    """The size of a model, without loading it; None where that takes a download or a conversion."""
+    if path.startswith("tiny:"):
+        import torch
+
+        from fspo.model import tiny
+
+        with torch.device("meta"):
+            return sum(p.numel() for p in tiny.build(path.removeprefix("tiny:"))[0].parameters())
+    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
+    if not files:
+        return None
+    import math
+
+    from safetensors import safe_open
+
+    count = 0
+    for file in files:
+        with safe_open(file, "pt") as tensors:
+            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return count
+
+
+# --- the leader -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
+    """The team of a run, of `config.processes` processes."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _connect(config.model.device, init_method="env://")
+        yield ProcessTeam(_lost_under_torchrun)
+    elif config.processes == 1:
+        yield Team()
+    else:
+        with _Started(config, folder) as team:
+            yield team
+
+
+def _lost_under_torchrun() -> NoReturn:
+    raise ProcessEndedError("another process of the run has ended: its own message says why; --resume goes on")
+
+
+class _Started:
+    """The processes that the leader has started."""
+
+    def __init__(self, config: TrainConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.said: list[IO[bytes]] = []  # what each of them has printed
+        self.over = threading.Event()
+
+    def __enter__(self) -> Team:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        _use_loopback()
+        size = self.config.processes
+        self.store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        try:
+            for rank in range(1, size):
+                self._start(rank, size)
+            threading.Thread(target=self._watch, daemon=True).start()
+            while not self.store.check([f"ready {rank}" for rank in range(1, size)]):
+                if any(child.poll() for child in self.children):
+                    self._lost()
+                time.sleep(POLL)
+            _connect(self.config.model.device, store=self.store, rank=0, world_size=size)
+        except BaseException:
+            self._stop(at_once=True)
+            raise
+        return ProcessTeam(self._lost)
+
+    def _start(self, rank: int, size: int) -> None:
+        said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
+        child = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        self.children.append(child)
+        self.said.append(said)
+        assert child.stdin is not None
+        try:
+            child.stdin.write(pickle.dumps((self.config, self.folder, self.store.port, rank, size)))
+            child.stdin.flush()  # and left open: its end is the end of the leader
+        except BrokenPipeError:
+            self._lost()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._stop(at_once=kind is not None)
+
+    def _stop(self, *, at_once: bool) -> None:
+        import torch.distributed as dist
+
+        self.over.set()
+        for child in self.children:
+            if at_once:
+                child.kill()
+            try:
+                child.wait(timeout=2 * GRACE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+        for said in self.said:
+            said.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _lost(self) -> NoReturn:
+        """An exchange has failed: wait until the process that ended is known, and say how it did."""
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and (sentence := self._ended()) is None:
+            time.sleep(POLL)
+        raise ProcessEndedError(sentence or "the connection to another process of the run is lost; --resume goes on")
+
+    def _ended(self) -> str | None:
+        """Which process has ended, and how; None while all of them run, or only follow one that has ended."""
+        for rank, (child, said) in enumerate(zip(self.children, self.said, strict=True), start=1):
+            code = child.poll()
+            if code in (None, 0, LOST_LEADER):  # 0: all its work is done, and the leader's is not
+                continue
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().splitlines()[-1:]
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            text = f" ({last[0]})" if last and code > 0 else ""
+            return f"process {rank} of 0 to {len(self.children)} {how}{text}; --resume goes on from the last checkpoint"
+        return None
+
+    def _watch(self) -> None:
+        """End the run within seconds of a process that has ended, also where the leader waits for it in an exchange."""
+        while not self.over.wait(4 * POLL):
+            if any(child.poll() for child in self.children):
+                if self.over.wait(2 * GRACE):
+                    return
+                sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
+                sys.stderr.write(f"\x1b[?25h\nerror: {sentence}\n")  # the display had hidden the cursor
+                sys.stderr.flush()
+                os._exit(2)
+
+
+def _use_loopback() -> None:
+    """All processes are on this machine: whatever its name resolves to need not be reachable."""
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+
+
+def _connect(device: str, **options: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    backend = "gloo"
+    if device.startswith("cuda"):
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", options.get("rank", 0))))
+    dist.init_process_group(backend, timeout=PATIENCE, **options)
+
+
+# --- the others -----------------------------------------------------------------------------------------------------
+
+
+def _follow() -> int:
+    """One of the other processes: its exit code."""
+    source = sys.stdin.buffer
+    config, folder, port, rank, size = pickle.load(source)
+    threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
+    from fspo.training.stopping import SIGNALS
+
+    for number in SIGNALS:  # the leader decides when to stop
+        signal.signal(number, lambda *_: None)
+    from fspo.runs import NullObserver
+    from fspo.training.loop import run
+    from fspo.training.stopping import RunInterruptedError
+
+    runtime.quiet()
+    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
+    store.set(f"ready {rank}", "")
+    _connect(config.model.device, store=store, rank=rank, world_size=size)
+    with suppress(RunInterruptedError):
+        run(config, folder, ProcessTeam(_follow_the_lost), NullObserver())
+    dist.destroy_process_group()
+    return 0
+
+
+def _follow_the_lost() -> NoReturn:
+    os._exit(LOST_LEADER)
+
+
+def _end_with_leader(source: IO[bytes]) -> None:
+    source.read()  # returns when the leader has ended, however it did
+    os._exit(LOST_LEADER)
+
+
+def main() -> NoReturn:
+    code = 1
+    try:
+        code = _follow()
+    except Exception:
+        traceback.print_exc()  # its last line is the error, which the leader shows
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a scoring process that hangs must not keep this one

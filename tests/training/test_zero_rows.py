@@ -1,0 +1,164 @@
+"""Answers with advantage 0 are left out of an update, and nothing is learnt differently for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fspo import objectives
+from fspo.audits import audit
+from fspo.config import read
+from fspo.runs import Metrics, read_lines
+from fspo.training.experience import Experience
+from fspo.training.loop import train
+from fspo.training.old_logprobs import policy_logprobs
+from fspo.training.step_metrics import rows_of, summarise
+from fspo.training.update import Learner, Update
+from helpers.policies import VOCABULARY, make
+
+FAMILIES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in objectives.names()]
+FAMILIES += [
+    ("fspo", {"drift": "kl"}),
+    ("fspo", {"clip_rate": 0.2}),
+    ("fspo_studentized", {"drift": "k3"}),
+    ("fspo", {"kl": {"coef": 0.1}}),
+    ("grpo", {"entropy_coef": 0.1}),
+]
+GROUPS, EACH = 4, 3
+
+
+def experience(seed: int, advantages: list[float]) -> Experience:
+    rng = random.Random(seed)
+
+    def ids(length: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(length)]
+
+    n = GROUPS * EACH
+    return Experience(
+        prompts=[ids(rng.randint(1, 6)) for _ in range(GROUPS)],
+        completions=[ids(rng.randint(1, 12)) for _ in range(n)],
+        group=[i // EACH for i in range(n)],
+        finished=[True] * n,
+        texts=[""] * n,
+        rewards=[0.0] * n,
+        advantages=advantages,
+        failures={},
+        examples=[{"index": g, "task": "", "prompt": "", "difficulty": 0.0, "attributes": "{}"} for g in range(GROUPS)],
+    )
+
+
+def learned(
+    name: str, parameters: dict[str, Any], advantages: list[float], *, seed: int = 0, budget: int = 60, every: bool
+) -> tuple[Learner, list[Update], list[list[torch.Tensor]], Metrics]:
+    """One step in double precision: the learner, its updates, the gradient of each, and the metrics."""
+    overrides = ["update.lr=0.01", f"update.token_budget={budget}", f"update.all_rows={every}", "rollout.prompts=4"]
+    config = read(None, overrides)
+    policy = make("qwen3", torch.float64)
+    objective = objectives.get(name, **parameters)
+    sampled = experience(seed, advantages)
+    if objective.kl is not None:
+        sampled.reference = policy_logprobs(make("qwen3", torch.float64), sampled.batch, 1.0, 1000)
+    learner = Learner(policy, objective, config)
+    gradients: list[list[torch.Tensor]] = []
+    step = learner.optimizer.step
+
+    def recorded() -> None:
+        gradients.append([p.grad.clone() for p in learner.parameters if p.grad is not None])
+        step()
+
+    learner.optimizer.step = recorded  # type: ignore[method-assign, assignment]
+    updates = learner.learn(sampled, 1)
+    # A second step, so that momentum of the first moves the weights even where nothing has a gradient.
+    updates += learner.learn(experience(seed + 1, advantages[::-1]), 2) if objective.kl is None else []
+    return learner, updates, gradients, summarise(sampled, sampled, updates[:4], config, step=1)
+
+
+def agree(name: str, parameters: dict[str, Any], advantages: list[float], **options: Any) -> list[Update]:
+    """The same gradients, weights, state and loss with every row and with those that matter; the latter's updates."""
+    every, expected, wanted, _ = learned(name, parameters, advantages, every=True, **options)
+    some, updates, found, _ = learned(name, parameters, advantages, every=False, **options)
+    for a, b in zip(wanted, found, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-13)
+    for one, other in zip(every.parameters, some.parameters, strict=True):
+        torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-9, atol=1e-12)
+    for key, state in every.objective.state_dict().items():
+        assert some.objective.state_dict()[key] == pytest.approx(state, rel=1e-9, abs=1e-12)
+    for u, v in zip(expected, updates, strict=True):
+        assert v.members == u.members == u.computed
+        assert not v.skipped
+        assert v.metrics["loss"] == pytest.approx(u.metrics["loss"], rel=1e-9, abs=1e-13)
+        places = [u.members.index(i) for i in v.computed]
+        torch.testing.assert_close(v.log_ratio, u.log_ratio[places], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(v.accepted, u.accepted[places], rtol=1e-9, atol=1e-12)
+    return updates
+
+
+@pytest.mark.parametrize(("name", "parameters"), FAMILIES, ids=str)
+@settings(max_examples=3)
+@given(data=st.data())
+def test_the_same_is_learnt_with_and_without(name: str, parameters: dict[str, Any], data: st.DataObject) -> None:
+    value = st.one_of(st.just(0.0), st.floats(0.05, 2), st.floats(-2, -0.05))
+    advantages = data.draw(st.lists(value, min_size=GROUPS * EACH, max_size=GROUPS * EACH))
+    budget = data.draw(st.sampled_from([20, 60, 10_000]))
+    agree(name, parameters, advantages, seed=data.draw(st.integers(0, 1000)), budget=budget)
+
+
+@pytest.mark.parametrize(("name", "parameters"), FAMILIES, ids=str)
+def test_whole_groups_and_whole_minibatches_of_zeros(name: str, parameters: dict[str, Any]) -> None:
+    one_group = [0.0] * 6 + [1.0, -0.5, -0.5] + [0.0] * 3
+    updates = agree(name, parameters, one_group)
+    if not objectives.get(name, **parameters).needs_all_rows:
+        assert sorted(len(u.computed) for u in updates[:4]) == [0, 0, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["fspo", "fspo_adaptive", "grpo"])
+def test_no_row_has_a_gradient(name: str) -> None:
+    agree(name, {}, [0.0] * GROUPS * EACH)
+    *_, metrics = learned(name, {}, [0.0] * GROUPS * EACH, every=False)
+    assert metrics.loss == metrics.grad_norm == 0
+    if name != "fspo_adaptive":
+        assert (metrics.rows, metrics.rows_computed) == (24, 0)
+        assert (metrics.kl, metrics.entropy, metrics.ess) == (None, None, None)
+
+
+def test_which_objectives_need_all_rows() -> None:
+    named = {name for name in objectives.names() if objectives.get(name).needs_all_rows}
+    assert named == {"fspo_adaptive"}
+    for parameters in ({"drift": "kl"}, {"clip_rate": 0.1}, {"kl": {"coef": 0.1}}, {"entropy_coef": 0.1}):
+        assert objectives.get("fspo", **parameters).needs_all_rows, parameters
+
+
+def test_left_out_rows_are_recorded_without_a_log_ratio() -> None:
+    advantages = [1.0, 0.0, -1.0] * GROUPS
+    _, updates, _, metrics = learned("fspo", {}, advantages, every=False)
+    assert (metrics.rows, metrics.rows_computed) == (24, 16)
+    columns = rows_of(updates[:4], experience(0, advantages), 1)
+    assert len(columns["step"]) == 24
+    for advantage, S, accepted in zip(columns["advantage"], columns["log_ratio"], columns["accepted"], strict=True):
+        assert (S is None) == (accepted is None) == (advantage == 0)
+
+
+@pytest.mark.parametrize("stale", [0, 1])
+def test_a_run_leaves_rows_out_and_learns_the_same(small: list[str], tmp_path: Path, stale: int) -> None:
+    options = [*small, f"rollout.staleness={stale}", "log.cosine=1", "checkpoint.every=1"]
+    some = train(read(None, [*options, "update.all_rows=false"]), tmp_path / "some")
+    every = train(read(None, [*options, "update.all_rows=true"]), tmp_path / "every")
+    for one, other in zip(some.trainable(), every.trainable(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
+    few, all_ = (read_lines(tmp_path / name, Metrics) for name in ("some", "every"))
+    assert all(m.rows_computed == m.rows for m in all_)
+    assert 0 < sum(m.rows_computed or 0 for m in few) < sum(m.rows or 0 for m in few)
+    for m, n in zip(few, all_, strict=True):
+        assert m.clip_rate == pytest.approx(n.clip_rate, abs=0.02)
+    table = pl.read_parquet(tmp_path / "some" / "records" / "*.parquet")
+    assert (table["log_ratio"].is_null() == (table["advantage"] == 0)).all()
+    for folder in ("some", "every"):
+        recorded = pl.read_parquet(tmp_path / folder / "records" / "*.parquet").drop_nulls("log_ratio")
+        assert audit(tmp_path / folder).rows == recorded.height
