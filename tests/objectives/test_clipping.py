@@ -13,6 +13,7 @@ from fspo.objectives import Objective, Responses, Totals
 from fspo.objectives.batch import Batch
 
 SIGMA = 0.02
+ADAPTIVE = ("fspo_adaptive", "length_family_adaptive")
 
 
 def simulated(n: int, seed: int = 0, signed: bool = True) -> Responses:
@@ -35,7 +36,7 @@ SCALABLE = [name for name in fspo.objectives.names() if fspo.objectives.get(name
 def test_which_objectives_have_a_range() -> None:
     without = {"cispo", "sapo", "vespo", "reinforce"}
     assert set(fspo.objectives.names()) - set(WITH_BAND) == without
-    assert set(fspo.objectives.names()) - set(SCALABLE) == {"reinforce", "fspo_adaptive"}
+    assert set(fspo.objectives.names()) - set(SCALABLE) == {"reinforce", *ADAPTIVE}
 
 
 @pytest.mark.parametrize("name", [n for n in WITH_BAND if not fspo.objectives.get(n).clips_tokens])
@@ -56,7 +57,7 @@ def test_the_surrogate_clips_what_lies_outside_the_band(name: str) -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 @pytest.mark.parametrize("signed", [True, False], ids=["advantages known", "unknown"])
-@pytest.mark.parametrize("name", [*SCALABLE, "fspo_adaptive"])
+@pytest.mark.parametrize("name", [*SCALABLE, *ADAPTIVE])
 def test_at_a_clip_rate_the_objective_clips_that_share(name: str, signed: bool, rate: float) -> None:
     rows = simulated(3000, signed=signed)
     found = fspo.objectives.get(name).at_clip_rate(rows, rate)
@@ -65,7 +66,7 @@ def test_at_a_clip_rate_the_objective_clips_that_share(name: str, signed: bool, 
     lost = 1 - found.accepted[rows.has_gradient]
     assert lost.mean() == pytest.approx(rate, abs=2e-3)
     assert found.objective.name == name
-    if name == "fspo_adaptive":  # it learns its band: the parameter is the rate itself
+    if name in ADAPTIVE:  # it learns its band: the parameter is the rate itself
         assert found.objective.clip_parameters["clip_rate"] == pytest.approx(rate if not signed else 2 * rate, abs=0.02)
         return
     if signed:  # by the surrogate, with the parameters that were found

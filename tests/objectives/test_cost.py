@@ -16,7 +16,9 @@ import fspo
 
 B, T = 512, 4096
 TENSOR = 4 * B * T  # bytes of a (B, T) float32 tensor
-SUMS_ONLY = ("fspo", "fspo_adaptive", "fspo_studentized", "gspo", "luspo", "rloo")  # need nothing per token
+SUMS_ONLY = (  # need nothing per token
+    "fspo", "fspo_adaptive", "fspo_studentized", "length_family", "length_family_adaptive", "gspo", "luspo", "rloo",
+)  # fmt: skip
 
 
 def allocations(work: Callable[[], Tensor | None]) -> tuple[Tensor | None, int, int]:

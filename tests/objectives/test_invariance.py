@@ -24,7 +24,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sqrt(L) mismatch": {"mismatch": {"c": 0.2, "drift": -0.01}},
 }
 CASES = [(name, "plain") for name in fspo.objectives.names()] + [
-    (name, option) for name in ("fspo", "grpo", "gspo", "gmpo", "dr_grpo") for option in list(OPTIONS)[1:]
+    (name, option)
+    for name in ("fspo", "grpo", "gspo", "gmpo", "dr_grpo", "length_family")
+    for option in list(OPTIONS)[1:]
 ]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fspo", {"drift": "kl"}),
@@ -34,6 +36,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fspo_studentized", {"drift": "kl"}),
     ("fspo", {"dual": 10.0, "exponent": 0.6, "drift": "zero"}),
     ("grpo", {"dual_clip": 2.0}),
+    ("length_family", {"ratio_exponent": 0.3, "band_exponent": 0.8, "gain_exponent": -0.5, "unit_length": 5.0}),
+    ("length_family", {"drift": "bounded"}),
 ]
 every_objective = pytest.mark.parametrize(
     "objective",

@@ -288,7 +288,8 @@ def test_options_say_what_they_need() -> None:
 
 def test_registry() -> None:
     wanted = (
-        "fspo fspo_adaptive fspo_studentized ppo grpo dapo dr_grpo bnpo cispo sapo gspo gspo_token luspo gmpo vespo"
+        "fspo fspo_adaptive fspo_studentized length_family length_family_adaptive "
+        "ppo grpo dapo dr_grpo bnpo cispo sapo gspo gspo_token luspo gmpo vespo"
     )
     assert set(f"{wanted} rloo reinforce".split()) == set(fspo.objectives.names())
     for name in fspo.objectives.names():

@@ -7,7 +7,7 @@ out = objective(logprobs, old_logprobs, advantages, mask)
 from __future__ import annotations
 
 from fspo.objectives.batch import Totals
-from fspo.objectives.clipping import AtRate, Band, Responses, accepted, gaussian_rate
+from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted, gaussian_rate
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.registry import LENGTH_LAWS, for_trainer, get, get_class, known, names, register
@@ -16,6 +16,8 @@ from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
+from fspo.objectives.sequence.length_family import LengthFamily
+from fspo.objectives.sequence.length_family_adaptive import LengthFamilyAdaptive
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
@@ -51,12 +53,15 @@ __all__ = [
     "FSPOStudentized",
     "GSPOToken",
     "KLPenalty",
+    "LengthFamily",
+    "LengthFamilyAdaptive",
     "Mismatch",
     "Objective",
     "Output",
     "Responses",
     "Surrogate",
     "Totals",
+    "Weighting",
     "accepted",
     "for_trainer",
     "gaussian_rate",

@@ -43,6 +43,16 @@ class Band(NamedTuple):
         return self.centre - self.below, self.centre + self.above
 
 
+class Weighting(NamedTuple):
+    """How S enters the objective of a response that is not clipped: gain exp(scale S) A.
+
+    Each is a number or an array of one per response.
+    """
+
+    scale: Any = 1.0
+    gain: Any = 1.0
+
+
 @dataclass(frozen=True)
 class Responses:
     """Recorded responses: S, L, the sign of A (all 0: unknown), token log-ratios if known, and a drift to centre on."""

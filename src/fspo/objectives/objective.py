@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals, masked
-from fspo.objectives.clipping import Array, AtRate, Band, Responses, at_rate, default_survival
+from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, at_rate, default_survival
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import with_slope
 from fspo.settings import Settings
@@ -92,6 +92,10 @@ class Objective(Settings, ABC):
         `totals` are the sums of the batch, from which a band may take its drift and scale. `token_squares` is the sum
         of l^2 of each response, where it is known. Tensors and arrays both work: the surrogate asks as well.
         """
+        return None
+
+    def weighting(self, lengths: Any) -> Weighting | None:
+        """How S enters the loss at each of `lengths`; None where it is not through a ratio of the whole response."""
         return None
 
     def scaled(self, k: float) -> Objective | None:

@@ -10,6 +10,8 @@ from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
+from fspo.objectives.sequence.length_family import LengthFamily
+from fspo.objectives.sequence.length_family_adaptive import LengthFamilyAdaptive
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
@@ -29,7 +31,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     "fspo.objectives",
     Objective,
     [
-        FSPO, FSPOAdaptive, FSPOStudentized,
+        FSPO, FSPOAdaptive, FSPOStudentized, LengthFamily, LengthFamilyAdaptive,
         PPO, GRPO, DAPO, DrGRPO, BNPO, CISPO, SAPO,
         GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
     ],

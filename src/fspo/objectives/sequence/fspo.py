@@ -28,7 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Band
+from fspo.objectives.clipping import Band, Weighting
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import low_variance_kl, pessimistic
 
@@ -71,6 +71,11 @@ def band_surrogate(batch: Batch, band: Band, cap: float, reference_length: Refer
     A, (low, high) = batch.row_advantages, band.bounds
     clip = pessimistic(batch.log_ratio, A, low, high, cap, band.centre + band.dual)
     return Surrogate(clip.ratio * A / reference, clip.accepted.to(A.dtype), clip.capped)
+
+
+def recorded_band(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a band that an update recorded in its metrics."""
+    return {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
 
 
 class FSPO(Objective):
@@ -119,6 +124,9 @@ class FSPO(Objective):
         dual = math.inf if self.dual is None else self.dual * c_high * width
         return Band(mu * lengths, c_low * width, c_high * width, dual)
 
+    def weighting(self, lengths: Any) -> Weighting:
+        return Weighting(gain=1 / self.reference_length)
+
     def scaled(self, k: float) -> FSPO:
         return self.model_copy(update={"c_low": k * self.c_low, "c_high": k * self.c_high, "clip_rate": None})
 
@@ -126,7 +134,7 @@ class FSPO(Objective):
         return self.model_copy(update={"drift": mu})
 
     def recorded(self, metrics: Mapping[str, Any]) -> FSPO:
-        known = {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
+        known = recorded_band(metrics)
         return self.model_copy(update=known | ({"clip_rate": None} if "c_low" in known else {}))
 
     def surrogate(self, batch: Batch) -> Surrogate:

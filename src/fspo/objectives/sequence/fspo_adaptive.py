@@ -32,7 +32,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import AtRate, Band, Responses, at_threshold
+from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, at_threshold
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.sequence.fspo import FSPO, ReferenceLength, band_surrogate
 
@@ -73,6 +73,9 @@ class FSPOAdaptive(Objective):
         dual = math.inf if self.dual is None else self.dual * (c_high * root)
         return Band(mu * lengths, c_low * root, c_high * root, dual)
 
+    def weighting(self, lengths: Any) -> Weighting:
+        return Weighting(gain=1 / self.reference_length)
+
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
         """The FSPO that this was at an update; where only the widths were recorded, with the drift as it bounds it."""
         if metrics.get("c_low") is None:
@@ -101,9 +104,12 @@ class FSPOAdaptive(Objective):
     def surrogate(self, batch: Batch) -> Surrogate:
         mu, c_low, c_high = self.tracked(batch.staleness)
         band = self.band(batch.lengths, batch.totals, batch.staleness)
-        result = band_surrogate(batch, band, self.exponent_cap, self.reference_length)
+        result = self._clipped(batch, band)
         result.metrics.update(drift=mu, c_low=c_low, c_high=c_high)
         return result
+
+    def _clipped(self, batch: Batch, band: Band) -> Surrogate:
+        return band_surrogate(batch, band, self.exponent_cap, self.reference_length)
 
     def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
         S, L = torch.stack([log_ratio, lengths.to(log_ratio.dtype)]).detach().cpu().double()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Band
+from fspo.objectives.clipping import Band, Weighting
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import log_range, pessimistic, scaled_range
 
@@ -32,6 +32,9 @@ class GSPO(Objective):
     def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
         low, high = log_range(self.clip_low, self.clip_high)
         return Band(0.0, low * lengths, high * lengths)
+
+    def weighting(self, lengths: Any) -> Weighting:
+        return Weighting(1 / lengths)
 
     def scaled(self, k: float) -> GSPO:
         return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))

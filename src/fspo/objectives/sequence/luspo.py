@@ -9,9 +9,10 @@ gradient, so a token counts the same in every response; the clip is GSPO's.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fspo.objectives.batch import Batch
+from fspo.objectives.clipping import Weighting
 from fspo.objectives.objective import Aggregation, Surrogate
 from fspo.objectives.sequence.gspo import GSPO
 
@@ -22,6 +23,9 @@ class LUSPO(GSPO):
     name: ClassVar[str] = "luspo"
     summary: ClassVar[str] = "GSPO with each response's loss multiplied by its length"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+
+    def weighting(self, lengths: Any) -> Weighting:
+        return Weighting(1 / lengths, lengths)
 
     def surrogate(self, batch: Batch) -> Surrogate:
         gspo = super().surrogate(batch)

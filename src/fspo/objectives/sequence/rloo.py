@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Band
+from fspo.objectives.clipping import Band, Weighting
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import log_range, pessimistic, scaled_range
 
@@ -31,6 +31,9 @@ class RLOO(Objective):
 
     def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
         return Band(0.0, *log_range(self.clip_low, self.clip_high))
+
+    def weighting(self, lengths: Any) -> Weighting:
+        return Weighting()
 
     def scaled(self, k: float) -> RLOO:
         return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
