@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from fspo.config import TrainConfig
-from fspo.fairness import MeasuredCosine
 from fspo.model.completions import Completions, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
 from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
-from fspo.training.direction import measure_direction
+from fspo.training.direction import Direction, measure_direction
 from fspo.training.experience import Experience, group_order
 from fspo.training.master_weights import MasterWeights
 from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs
@@ -37,7 +36,7 @@ class Update:
     metrics: dict[str, float]
     off_policy: bool  # whether the policy had moved since the responses were sampled
     skipped: bool
-    direction: MeasuredCosine | None = None  # where it was asked for and there is one
+    direction: Direction | None = None  # where it was asked for and there is one
 
 
 class Learner:
