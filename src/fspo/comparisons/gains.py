@@ -49,7 +49,7 @@ def gains(group: RunGroup) -> Gains | None:
     by_bin, overall = W @ x, W @ ((x * count).sum(1) / count.sum(1))
     mean = estimate(float(np.mean((x * count).sum(1) / count.sum(1))), overall, [n])
     ratio = None
-    if mean.value > 0 and (mean.low is None or mean.low > 0):
+    if mean.value > 1e-9 and (mean.low is None or mean.low > 0):  # not a rounding error
         draws = by_bin.min(1) / np.where(overall > 0, overall, np.inf)
         ratio = estimate(float(x.mean(0).min() / mean.value), draws, [n])
     bins = [BinGain(*limits, estimate(float(x[:, k].mean()), by_bin[:, k], [n])) for k, limits in enumerate(ranges)]

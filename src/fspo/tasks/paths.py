@@ -12,29 +12,33 @@ from fspo.tasks.task import Example
 
 
 class Walk(FreeForm):
-    """The size is the number to reach. An answer has one total per step: about 0.8 characters per unit of n."""
+    """The size is the number to reach. An answer has one number per step: about 0.8 characters per unit of n."""
 
     name: ClassVar[str] = "walk"
-    summary: ClassVar[str] = "climb from 0 to a number, any steps of 1 to 9: walk:21= -> 4,13,15,21"
+    summary: ClassVar[str] = "reach a number from 0 by any steps of 1 to 9: walk:21= -> 4,13,15,21"
 
     n_min: int = Field(6, ge=1, description="Smallest number to reach.")
     n_max: int = Field(400, ge=1, description="Largest number to reach.")
     stride: int = Field(9, ge=1, description="Largest step.")
+    down: bool = Field(
+        False, description="Write what is left, from n down to 0, instead of the totals: small models learn it faster."
+    )
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
         totals = [0]
         while totals[-1] < n:
             totals.append(totals[-1] + rng.randint(1, min(self.stride, n - totals[-1])))
-        return f"walk:{n}=", ",".join(map(str, totals[1:]))
+        return f"walk:{n}=", ",".join(str(n - total if self.down else total) for total in totals[1:])
 
     def credit(self, example: Example, completion: str) -> float:
         """How far the answer comes before its first wrong total."""
         goal, total = int(example.prompt[5:-1]), 0
         for text in completion.split(","):
             number = whole_number(text, goal)
-            if number is None or not total < number <= total + self.stride:
+            reached = None if number is None else goal - number if self.down else number
+            if reached is None or not total < reached <= total + self.stride:
                 return min(total, goal - 1) / goal
-            total = number
+            total = reached
         return total / goal
 
 
