@@ -8,12 +8,14 @@ from pathlib import Path
 
 from fspo.comparisons import comparison_page, comparison_tables
 from fspo.comparisons.figures import figure_sections
+from fspo.comparisons.gain_views import gain_sections
 from fspo.comparisons.suite_results import SuiteResults
 from helpers.htmlpage import checked
 from helpers.made_rows import METHODS, rows, suite
 from helpers.synthetic import NASTY
 
-FIGURES = ("overview", "summary", "accuracy", "reward", "clipping", "lre", "cosine", "growth", "tables")
+FIGURES = ("overview", "summary", "accuracy", "reward", "clipping", "lre", "cosine", "growth", "gains", "gradient",
+           "features", "norms", "tables")  # fmt: skip
 
 
 def cells(text: str, title: str) -> dict[str, dict[str, str]]:
@@ -29,7 +31,7 @@ def test_ten_methods_on_four_tasks(tmp_path: Path) -> None:
     made = rows(given, fail={("rloo", 3)})
     found = checked(comparison_page.write(made, given, tmp_path / "page.html"), FIGURES)
     svgs = sum(tag == "svg" for tag, _ in found.tags)
-    assert svgs == 2 + 2 * 4 + 6 * 4
+    assert svgs == 2 + 2 * 4 + 10 * 4
     colours = {c for _, a in found.tags for c in re.findall(r"\bc\d+\b", a.get("class", ""))}
     assert {f"c{k}" for k in range(1, 11)} <= colours
     assert "4 runs failed" in found.text
@@ -116,12 +118,13 @@ def test_missing_runs_are_noted_and_left_out_of_the_figures(tmp_path: Path) -> N
     made = [row for row in made if row["method"] != "rloo" or row["seed"] < 2]
     for row in made:  # nothing was off-policy, no cosine was logged
         row.update(lengths=[], count=[], accepted=[], all_count=[], total=[], square=[], stages=[])
+        row.update(gains=None, features=None, optimum=None, gradient=None, norm_clipped=None)  # as in an older file
         row.update(cosine_steps=[], cosine=[], cosine_bound=[], cosine_bound_full=[], h_steps=[], h=[], attributes="[]")
     made[0]["commit"] = "fedcba9876543210"
     found = checked(
         comparison_page.write(made, given, tmp_path / "page.html"), ("overview", "summary", "accuracy", "tables")
     )
-    assert not {"cosine", "clipping", "growth"} & set(found.ids)
+    assert not {"cosine", "clipping", "growth", "gains", "gradient", "features", "norms"} & set(found.ids)
     text = comparison_tables.text(made, given)
     assert "2 to 5 test seeds per method" in text
     assert "With fewer than 5 seeds" in text
@@ -142,7 +145,7 @@ def test_several_settings(tmp_path: Path) -> None:
     given = suite(("fspo", "grpo"), ("sort", "add"), ("on-policy", "stale 2", "stale 8"))
     made = rows(given, seeds=3, fail={("grpo", 1)})
     found = checked(comparison_page.write(made, given, tmp_path / "page.html"), (*FIGURES, "settings"))
-    assert sum(tag == "svg" for tag, _ in found.tags) == 2 * 3 + 2 * 6 + 2 + 6 * 6
+    assert sum(tag == "svg" for tag, _ in found.tags) == 2 * 3 + 2 * 6 + 2 + 10 * 6
     text = comparison_tables.text(made, given)
     assert cells(text, "add: final accuracy by setting, %")["grpo"]["stale 8"].endswith("1 collapsed")
     assert cells(text, "IQM of final accuracy over tasks by setting, %")["grpo"]["stale 2"].endswith("2 collapsed")
@@ -184,7 +187,8 @@ def test_figures_as_files(tmp_path: Path) -> None:
     given = suite(("fspo", "gspo"), ("sort",))
     made = rows(given, seeds=2)
     written = comparison_page.write_images(made, given, svg=tmp_path / "svg", png=tmp_path / "png")
-    count = sum(len(section.plots) for section in figure_sections(SuiteResults(made, given)))
+    results = SuiteResults(made, given)
+    count = sum(len(section.plots) for section in [*figure_sections(results), *gain_sections(results)])
     assert len({path.name for path in written}) == len(written) == 2 * count
     for path in (tmp_path / "svg").iterdir():
         text = path.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -130,6 +131,40 @@ def test_growth_and_cosine(folder: Path) -> None:
     (folder / "cosine.jsonl").unlink()
     names = ("cosine_steps", "cosine", "cosine_bound", "cosine_bound_full")
     assert [measured[name] for name in names] == [[2], [0.9], [0.5], [0.2]]
+
+
+def test_gains_and_shares_of_the_gradient(tmp_path: Path) -> None:
+    """From a run of the task `choice`, whose answers have features."""
+    values = plan().tuning[0].config
+    values |= {"task": {"name": "choice", "n_max": 5}, "steps": 2, "log": values["log"] | {"cosine": 1}}
+    train(TrainConfig(**values | {"rollout": values["rollout"] | {"prompts": 8, "group": 8}}), tmp_path / "run")
+    found = outcome(tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
+    first, last = lines[0], lines[-1]
+    assert [b["start"] for b in found["gains"]] == [b["accuracy"] for b in first["by_difficulty"]]
+    assert [b["final"] for b in found["gains"]] == [b["accuracy"] for b in last["by_difficulty"]]
+    assert sum(b["count"] for b in found["gains"]) == first["prompts"]
+    worked = json.loads(found["features"])["worked"]
+    assert worked["steps"] == [0, 1, 2]
+    assert worked["values"] == [line["features"]["worked"] for line in lines]
+    assert {share["step"] for share in found["gradient"]} <= {1, 2}
+    for step in {share["step"] for share in found["gradient"]}:
+        own = [share for share in found["gradient"] if share["step"] == step]
+        assert sum(share["true"] for share in own) == pytest.approx(1)
+        assert sum(share["clipped"] for share in own) == pytest.approx(1)
+        assert all(a["high"] < b["low"] for a, b in itertools.pairwise(own))
+
+
+def test_an_older_file_lacks_the_later_columns(tmp_path: Path) -> None:
+    stored = Path(__file__).parents[2] / "results" / "width" / "results.parquet"
+    rows = read(stored)
+    later = ("warm_start", "norm_clipped", "gains", "features", "optimum", "gradient")
+    assert all(row[name] is None for row in rows for name in later)
+    old = pq.read_table(stored)
+    pq.write_table(old.drop_columns([n for n in later if n in old.column_names]), tmp_path / "results.parquet")
+    store = Store(tmp_path / "results.parquet")
+    store.add(rows[0] | {"key": "new", "warm_start": 2})
+    assert [row["warm_start"] for row in read(tmp_path / "results.parquet")[-2:]] == [None, 2]
 
 
 def evaluations(*accuracy: float) -> list[runs.Evaluated]:

@@ -73,6 +73,45 @@ def test_one_warm_start_per_task() -> None:
     assert Plan(suite(base={"steps": 4, "warmup": None})).warm == {}
 
 
+def test_seeds_are_dealt_to_the_warm_starts() -> None:
+    plan = Plan(suite(warm_starts=3, seeds=7, tuning={"seeds": 2}))
+    assert len(plan.warm) == 2 * 3
+    numbers = {key: warm.config["seed"] for key, warm in plan.warm.items()}
+    assert all(cell.warm and numbers[cell.warm] == cell.warm_start for cell in plan.tuning + plan.test)
+    assert {(cell.seed, cell.warm_start) for cell in plan.test} == {(s, s % 3) for s in range(7)}
+    assert {(cell.seed, cell.warm_start) for cell in plan.tuning} == {(1000, 0), (1001, 1)}
+    one = {c.key for c in Plan(suite(seeds=7)).test}
+    same = {c.seed for c in plan.test if c.key in one}
+    assert same == {0, 3, 6}  # the runs that start from the same model are the same runs
+    alone = Plan(suite(warm_starts=3, base={"steps": 4, "warmup": None}))
+    assert {(cell.warm, cell.warm_start) for cell in alone.test} == {(None, 0)}
+
+
+CONFIRM = {"stack": {"task": "stack"}}
+
+
+def test_confirming_tasks_come_last_and_are_tuned_like_the_others() -> None:
+    plan = Plan(suite(confirm=CONFIRM))
+    assert [c.task for c in plan.test].index("stack") == sum(c.task != "stack" for c in plan.test)
+    assert {c.task for c in plan.tuning} == {"sort", "add", "stack"}
+    assert {c.place[0] for c in plan.test} == {"sort", "add", "stack"}
+
+
+def test_a_shared_trial_is_chosen_by_the_choosing_tasks_alone() -> None:
+    plan = Plan(suite(confirm=CONFIRM, settings={"near": {}}, tuning={"shared": True}))
+    assert {c.task for c in plan.tuning} == {"sort", "add"}
+    scores = {("sort", 0): 0.9, ("sort", 1): 0.2, ("add", 0): 0.1, ("add", 1): 0.7}  # means 0.5 and 0.45
+    rows = [row(c, scores[c.task, c.trial]) for c in plan.tuning]
+    for method in ("fspo", "gspo"):
+        assert {plan.choose(rows)[task, "near", method] for task in ("sort", "add", "stack")} == {0}
+    part = [r for r, c in zip(rows, plan.tuning, strict=True) if (c.task, c.method) != ("add", "fspo")]
+    assert {place[2] for place in plan.choose(part)} == {"gspo"}
+    ran = plan.cells(rows)
+    assert len(ran) == plan.total
+    assert {(c.task, c.trial) for c in ran if c.phase == "test" and c.method == "fspo"} == {
+        ("sort", 0), ("add", 0), ("stack", 0)}  # fmt: skip
+
+
 def test_all_runs_every_trial_with_every_seed() -> None:
     few = suite(tuning={"all": True}, methods={"fspo": FSPO, "gspo": GSPO | {"trials": [{"clip_low": 0.1}]}})
     plan = Plan(few)
@@ -87,6 +126,8 @@ def test_all_runs_every_trial_with_every_seed() -> None:
         ({"sedes": 4}, "no parameter 'sedes'; did you mean 'seeds'"),
         ({"reference": "gpso"}, "'gpso' is not one of the methods; did you mean 'gspo'"),
         ({"base": {"seed": 3}}, "base sets seed"),
+        ({"confirm": {"sort": {"task": "sort"}}}, "sort is under tasks and under confirm"),
+        ({"tuning": {"all": True, "shared": True}}, "tuning.all runs every trial and tuning.shared chooses one"),
         ({"settings": {"a": {"objective": {"name": "grpo"}}}}, "a sets objective"),
     ],
 )

@@ -98,6 +98,7 @@ def row(
     curves: dict[str, list[Any]] = dict.fromkeys(
         ("reward", "clip_rate", "flatness", "kl", "ess", "grad_norm", "entropy"), wave
     )
+    curves["norm_clipped"] = [0.25] * len(steps)
     curves |= {"length": [30.0] * len(steps), "lre": [None, *(abs(v - 0.3) for v in wave[1:])]}
     width = {"fspo": getattr(rule, "c_low", None), "fspo_adaptive": 0.05}.get(rule.name)
     h_steps = [10.0 * k + 5 for k in range(n - 1)]
@@ -106,8 +107,8 @@ def row(
         "suite": "made", "key": f"{method}{task}{setting}{trial}{seed}", "phase": "test", "task": task,
         "setting": setting, "method": method, "trial": trial, "x": x,
         "objective": json.dumps({"name": objective["name"], **rule.model_dump(mode="json")}), "advantage": "rloo",
-        "seed": seed, "config": "{}", "status": "failed" if failed else "finished", "error": "", "version": "0.1.0",
-        "commit": "abcdef0123456789", "torch": "2", "seconds": 30.0, "cpu_seconds": 30.0,
+        "seed": seed, "warm_start": 0, "config": "{}", "status": "failed" if failed else "finished", "error": "",
+        "version": "0.1.0", "commit": "abcdef0123456789", "torch": "2", "seconds": 30.0, "cpu_seconds": 30.0,
         "eval_steps": at, "eval_accuracy": accuracy, "eval_worst": [0.7 * v for v in accuracy],
         "start": accuracy[0], "final": accuracy[-1], "score": float(np.mean(accuracy[-2:])), "peak": max(accuracy),
         "auc": float(np.mean(accuracy)), "worst": 0.7 * accuracy[-1], "collapsed": failed, "spikes": seed % 3,
@@ -120,6 +121,12 @@ def row(
         "cosine_steps": at[1:], "cosine": [1 - 0.02 * rng.random() for _ in at[1:]],
         "cosine_bound": [-1.0 if k == 0 else 0.9 + 0.05 * rng.random() for k in range(len(at) - 1)],
         "cosine_bound_full": [0.5] * (len(at) - 1),
+        "gains": [{"low": k / 4, "high": (k + 1) / 4, "count": 64, "start": 0.4 - k / 10,
+                   "final": 0.4 - k / 10 + (accuracy[-1] - accuracy[0]) * (1.3 - k / 5)} for k in range(4)],
+        "features": json.dumps({"worked": {"steps": at, "values": [0.9 - 0.6 * v for v in accuracy]}}),
+        "optimum": json.dumps({"worked": 0.5}),
+        "gradient": [{"step": step, "low": low, "high": 2 * low, "true": 1 / 3, "clipped": share}
+                     for step in at[1:] for low, share in ((4, 0.2), (9, 0.3), (30, 0.5))],
         "attributes": json.dumps([
             _attribute("length", dict(zip(objectives.LENGTH_LAWS, (0.02, 0.2, 0.1), strict=True))),
             _attribute("difficulty", {"own": 0.1, "pooled": 0.12, "partition": 0.05}),

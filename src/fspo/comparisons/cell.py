@@ -44,7 +44,7 @@ def run_cell(cell: Cell, warm: WarmStart | None, work: Path | None, commit: str)
 def _run(cell: Cell, warm: WarmStart | None, folder: Path, commit: str) -> Row:
     import torch
 
-    from fspo import __version__, objectives
+    from fspo import __version__, objectives, tasks
     from fspo.comparisons.outcome import outcome
     from fspo.config import TrainConfig
     from fspo.training.loop import train
@@ -62,6 +62,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path, commit: str) -> Row:
         error = str(stop).split(":")[0]  # what follows is advice that names the folder
     objective = objectives.get(**config.objective).model_dump(mode="json")
     measured = outcome(folder, failed=bool(error))
+    optimum = tasks.get(config.eval_task).optimum()
     return {
         **cell.labels,
         "objective": json.dumps({"name": config.objective["name"], **objective}),
@@ -73,6 +74,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path, commit: str) -> Row:
         "commit": commit,
         "torch": torch.__version__,
         **measured,
+        "optimum": json.dumps(optimum),
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
     }

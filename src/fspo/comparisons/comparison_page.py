@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fspo.comparisons.comparison_tables import details, notes, overview
-from fspo.comparisons.figures import figure_sections
+from fspo.comparisons.figures import FigureSection, figure_sections
+from fspo.comparisons.gain_views import gain_sections
 from fspo.comparisons.plan import Row
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.suite_results import SuiteResults
@@ -28,7 +29,7 @@ def render(rows: Sequence[Row], suite: Suite) -> str:
     """The page as text."""
     results = SuiteResults(rows, suite)
     sections = [_tables("overview", "Overview", overview(results), notes(results))]
-    sections += [Section(f.id, f.title, grid(f.plots), f.lead) for f in figure_sections(results)]
+    sections += [Section(f.id, f.title, grid(f.plots), f.lead) for f in _figures(results)]
     sections.append(_tables("tables", "Every task", details(results)))
     return document.document(
         title=f"{suite.title} – fspo compare",
@@ -44,9 +45,13 @@ def _tables(name: str, title: str, tables: Sequence[Table], sentences: Sequence[
     return Section(name, title, document.render("tables.html", sentences=sentences, tables=tables))
 
 
+def _figures(results: SuiteResults) -> list[FigureSection]:
+    return figure_sections(results) + gain_sections(results)
+
+
 def plots(rows: Sequence[Row], suite: Suite) -> list[Plot]:
     """Every figure of the page."""
-    return [plot for section in figure_sections(SuiteResults(rows, suite)) for plot in section.plots]
+    return [plot for section in _figures(SuiteResults(rows, suite)) for plot in section.plots]
 
 
 def write_images(rows: Sequence[Row], suite: Suite, *, svg: Path | None = None, png: Path | None = None) -> list[Path]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from fspo import objectives
+from fspo.comparisons.gain_views import gain_tables
 from fspo.comparisons.outcome import ATTRIBUTES, CLIP_RATE
 from fspo.comparisons.plan import NO_TRIAL, Row
 from fspo.comparisons.pooled_clipping import flatness_ratio, law, mean_flatness, mean_lre
@@ -41,11 +43,18 @@ def notes(results: SuiteResults) -> list[str]:
     if not counts:
         return ["No test run is finished."]
     many = f"{counts[0]}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
-    wanted = len(results.suite.tasks) * len(results.suite.settings) * len(results.suite.methods)
+    wanted = len(results.suite.all_tasks) * len(results.suite.settings) * len(results.suite.methods)
     present = len({(g.task, g.setting, g.method) for g in results.groups})
     missing = f" {wanted - present} of {wanted} combinations have no finished run yet." * (present < wanted)
     seeds = f"{many} test seed{'s' * (max(counts) > 1)}"
-    found = [f"{seeds} per method, task and setting.{missing} {INTERVALS}"]
+    found = [f"Hypothesis: {results.suite.hypothesis.strip()}"] if results.suite.hypothesis else []
+    if results.suite.confirm:
+        found.append(f"Nothing was chosen by the confirming tasks: {', '.join(results.suite.confirm)}.")
+    starts = results.suite.warm_starts
+    found.append(
+        f"{seeds} per method, task and setting" + f", from {starts} warm starts" * (starts > 1)
+        + f".{missing} {INTERVALS}"
+    )  # fmt: skip
     if 1 < min(counts) < ENOUGH:
         found.append(f"With fewer than {ENOUGH} seeds no bootstrap interval covers 95 %: these are too narrow.")
     failed = sum(row["status"] == "failed" for row in results.rows)
@@ -70,21 +79,21 @@ def overview(results: SuiteResults) -> list[Table]:
 
 
 def details(results: SuiteResults) -> list[Table]:
-    """Each task and setting, the law of S, bands at the same rate, the direction of updates, and other attributes."""
-    found = [_place(results, place) for place in results.places]
+    """Each task and setting, who gains, the law of S, bands at the same rate, the direction of updates, attributes."""
+    found = [_place(results, place) for place in results.places] + gain_tables(results)
     tables = (_laws(results), _same_rate(results), _directions(results), _attributes(results))
     return found + [t for t in tables if t.rows]
 
 
 def _across(results: SuiteResults) -> list[Table]:
-    """One table per setting: all tasks together, and the reference against every other method."""
+    """One table per setting, and per choosing and confirming tasks: the reference against every other method."""
     reference, found = results.suite.reference, []
-    for setting in results.settings:
-        ours = results.of(reference, setting)
-        own_clips = results.clippings(reference, setting)
+    for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
+        ours = results.of(reference, setting, part)
+        own_clips = results.clippings(reference, setting, part)
         rows = []
         for label in results.labels:
-            theirs, clips = results.of(label, setting), results.clippings(label, setting)
+            theirs, clips = results.of(label, setting, part), results.clippings(label, setting, part)
             if not theirs:
                 continue
             better = improvement(ours, theirs) if label != reference else None
@@ -101,7 +110,7 @@ def _across(results: SuiteResults) -> list[Table]:
                 _number(ratio),
             ])  # fmt: skip
         where = f", {setting}" * (len(results.suite.settings) > 1)
-        tasks = "1 task" if len(results.tasks) == 1 else f"{len(results.tasks)} tasks"
+        tasks = f"{len(part)} {kind}task" + "s" * (len(part) > 1)
         head = ["method", "IQM of final accuracy, %", f"P({reference} better)", f"{reference} ahead by, points",
                 "pairs won", "collapsed", "LRE", "flatness, points", f"flatness / {reference}'s"]  # fmt: skip
         found.append(Table(f"Across {tasks}{where}", head, rows))

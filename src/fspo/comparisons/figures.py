@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from fspo.pages.charts import Dot, Series
 from fspo.pages.plots import COLOURS, Plot, colour_of
 from fspo.text import percent, short
 
-__all__ = ["FigureSection", "figure_sections"]
+__all__ = ["SIZE", "FigureSection", "ends", "figure_sections", "line_of", "over_steps"]
 
 SIZE: dict[str, Any] = {"width": 540, "height": 340}
 Estimates = Sequence[Estimate | None]
@@ -47,12 +48,12 @@ def figure_sections(results: SuiteResults) -> list[FigureSection]:
 def _summary(results: SuiteResults) -> FigureSection:
     reference = results.suite.reference
     plots = []
-    for setting, name in results.setting_names.items():
-        where = f" – {name}" * (len(results.suite.settings) > 1)
-        runs = {label: results.of(label, setting) for label in results.labels}
+    for (kind, part), (setting, name) in itertools.product(results.parts.items(), results.setting_names.items()):
+        where = f" – {name}" * (len(results.suite.settings) > 1) + f" – {kind}tasks" * bool(kind)
+        runs = {label: results.of(label, setting, part) for label in results.labels}
         means = {label: iqm(groups) for label, groups in runs.items()}
         plots.append(_dots(results, f"Interquartile mean of final accuracy{where}", means, "accuracy"))
-        ours = results.of(reference, setting)
+        ours = results.of(reference, setting, part)
         better = {label: improvement(ours, theirs) for label, theirs in runs.items() if label != reference}
         chances = {label: None if found is None else found.probability for label, found in better.items()}
         title = f"Probability that {reference} improves on a method{where}"
@@ -97,10 +98,10 @@ def _settings(results: SuiteResults) -> FigureSection:
                 next((summary(g).final for g in results.of(label, setting) if g.task == task), None)
                 for setting in results.settings
             ]
-            lines.append(_line(results, label, range(len(found)), found, dots=True, whiskers=True))
+            lines.append(line_of(results, label, range(len(found)), found, dots=True, whiskers=True))
         title = f"Final accuracy by setting – {task}"
         svg = charts.line(
-            title, _ends(lines, percent), lines, "setting", "accuracy", zero=False, top=1.0, percent_axis=True,
+            title, ends(lines, percent), lines, "setting", "accuracy", zero=False, top=1.0, percent_axis=True,
             x_names=results.settings, **SIZE,
         )  # fmt: skip
         plots.append(Plot(title, svg))
@@ -120,7 +121,7 @@ def _training(results: SuiteResults) -> list[FigureSection]:
         return FigureSection(id, title, lead, [plot for plot in drawn if plot is not None])
 
     def over(steps: str, key: str, y_label: str, **options: Any) -> Draw:
-        return lambda title, groups: _over_steps(results, title, groups, steps, key, y_label, **options)
+        return lambda title, groups: over_steps(results, title, groups, steps, key, y_label, **options)
 
     accuracy = over("eval_steps", "eval_accuracy", "accuracy", hold=True, top=1.0, percent_axis=True)
     failed = "Mean over seeds. A run that failed keeps its last accuracy."
@@ -147,7 +148,7 @@ def _training(results: SuiteResults) -> list[FigureSection]:
     ]  # fmt: skip
 
 
-def _over_steps(
+def over_steps(
     results: SuiteResults,
     title: str,
     groups: list[RunGroup],
@@ -159,12 +160,12 @@ def _over_steps(
     zero: bool = False,
     **options: Any,
 ) -> Plot | None:
-    lines = [_line(results, g.label, *curve(g, steps, key, hold=hold)) for g in groups]
+    lines = [line_of(results, g.label, *curve(g, steps, key, hold=hold)) for g in groups]
     lines = [line for line in lines if line.x]
     if not lines:
         return None
     form = percent if options.get("percent_axis") else short
-    return Plot(title, charts.line(title, _ends(lines, form), lines, "step", y_label, zero=zero, **options, **SIZE))
+    return Plot(title, charts.line(title, ends(lines, form), lines, "step", y_label, zero=zero, **options, **SIZE))
 
 
 def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plot | None:
@@ -174,7 +175,7 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
         if found is None:
             continue
         values = [Estimate(b.clip_rate, *b.clip_interval) for b in found.report.bins]
-        lines.append(_line(results, group.label, found.middles, values, dots=True, whiskers=True))
+        lines.append(line_of(results, group.label, found.middles, values, dots=True, whiskers=True))
         grid = np.linspace(found.middles[0], found.middles[-1], 40)
         curve_of = predicted(group, grid)
         if curve_of is not None:
@@ -183,7 +184,7 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
     if not lines:
         return None
     svg = charts.line(
-        title, _ends(lines, percent), [*lines, *models], "length (tokens)", "clip rate", percent_axis=True, **SIZE
+        title, ends(lines, percent), [*lines, *models], "length (tokens)", "clip rate", percent_axis=True, **SIZE
     )  # fmt: skip
     return Plot(title, svg)
 
@@ -191,13 +192,13 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
 def _cosine(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plot | None:
     lines = []
     for group in groups:
-        measured = _line(results, group.label, *curve(group, "cosine_steps", "cosine"))
+        measured = line_of(results, group.label, *curve(group, "cosine_steps", "cosine"))
         if measured.x:
-            bound = _line(results, group.label, *curve(_non_vacuous(group), "cosine_steps", "cosine_bound"))
+            bound = line_of(results, group.label, *curve(_non_vacuous(group), "cosine_steps", "cosine_bound"))
             lines += [measured, replace(bound, label="", low=None, high=None, dotted=True)]
     if not lines:
         return None
-    described = _ends([line for line in lines if line.label], short)
+    described = ends([line for line in lines if line.label], short)
     lines = [line for line in lines if line.x]
     return Plot(title, charts.line(title, described, lines, "step", "cosine", zero=False, top=1.0, **SIZE))
 
@@ -241,12 +242,12 @@ def _sensitivity(results: SuiteResults) -> FigureSection:
                 trials = [g for g in results.at(place) if g.method == method and (g.rows[0]["x"] or 0) > 0]
                 trials.sort(key=lambda g: g.rows[0]["x"])
                 x = [g.rows[0]["x"] for g in trials]
-                lines.append(_line(results, method, x, [value(g) for g in trials], dots=True, whiskers=True))
+                lines.append(line_of(results, method, x, [value(g) for g in trials], dots=True, whiskers=True))
             lines = [line for line in lines if any(y is not None for y in line.y)]
             if lines:
                 title = f"{what} by clip parameter – {name}"
                 svg = charts.line(
-                    title, _ends(lines, percent if share else short), lines, "clip parameter", y_label, zero=False,
+                    title, ends(lines, percent if share else short), lines, "clip parameter", y_label, zero=False,
                     top=1.0 if share else None, percent_axis=share, log_x=True, **SIZE,
                 )  # fmt: skip
                 plots.append(Plot(title, svg))
@@ -259,7 +260,7 @@ def _sensitivity(results: SuiteResults) -> FigureSection:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _line(results: SuiteResults, label: str, x: Sequence[float] | range, values: Estimates, **options: Any) -> Series:
+def line_of(results: SuiteResults, label: str, x: Sequence[float] | range, values: Estimates, **options: Any) -> Series:
     return Series(
         label,
         list(x),
@@ -281,7 +282,7 @@ def _dashed(results: SuiteResults, label: str) -> bool:
     return results.methods.index(label) >= COLOURS
 
 
-def _ends(lines: Sequence[Series], form: Callable[[float | None], str]) -> str:
+def ends(lines: Sequence[Series], form: Callable[[float | None], str]) -> str:
     """The first and the last value of every line, as the description for screen readers."""
     known = [(line.label, [y for y in line.y if y is not None]) for line in lines]
     return "; ".join(f"{label} from {form(y[0])} to {form(y[-1])}" for label, y in known if y) + "."

@@ -26,7 +26,7 @@ __all__ = ["ATTRIBUTES", "BINS", "CLIP_RATE", "CURVES", "outcome"]
 SPANS = 40  # most points of a curve
 WINDOWS = 8  # of steps, in each of which H is fitted
 SPIKE, BEFORE = 3.0, 20  # a gradient norm above 3 times the median of the 20 steps before it is a spike
-CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "entropy")
+CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "norm_clipped", "entropy")
 ATTRIBUTES = ("task", "difficulty")
 BINS = 6
 CLIP_RATE = 0.1  # at which bands are compared on the same responses
@@ -42,6 +42,9 @@ def outcome(folder: Path, *, failed: bool = False) -> Row:
         **_accuracy(run.evaluations, failed),
         **_health(run.metrics),
         **_curves(run.metrics),
+        "gains": _gains(run.evaluations),
+        "features": json.dumps(_features(run.evaluations)),
+        "gradient": [{"step": line.step} | share.model_dump() for line in run.cosine for share in line.shares],
         **_sums(responses),
         "stages": _stages(responses, run.metrics),
         **_growth(responses),
@@ -82,6 +85,30 @@ def _accuracy(evaluations: Sequence[runs.Evaluated], failed: bool) -> Row:
     }
 
 
+def _gains(evaluations: Sequence[runs.Evaluated]) -> list[Row]:
+    """Accuracy at the first and the last evaluation, by bin of difficulty; the prompts and so the bins are the same."""
+    evaluations = [e for e in evaluations if e.by_difficulty]
+    first, last = evaluations[0].by_difficulty, evaluations[-1].by_difficulty
+    if [(b.low, b.high) for b in first] != [(b.low, b.high) for b in last]:
+        return []  # some answers could not be scored
+    return [
+        {"low": a.low, "high": a.high, "count": a.count, "start": a.accuracy, "final": b.accuracy}
+        for a, b in zip(first, last, strict=True)
+    ]
+
+
+def _features(evaluations: Sequence[runs.Evaluated]) -> Row:
+    """The features of held-out answers over the steps."""
+    names = sorted({name for e in evaluations for name in e.features})
+    return {
+        name: {
+            "steps": [e.step for e in evaluations if name in e.features],
+            "values": [e.features[name] for e in evaluations if name in e.features],
+        }
+        for name in names
+    }
+
+
 def _health(metrics: Sequence[runs.Metrics]) -> Row:
     norms = [m.grad_norm for m in metrics if m.grad_norm is not None]
     spikes = sum(norms[i] > SPIKE * float(np.median(norms[i - BEFORE : i])) for i in range(BEFORE, len(norms)))
@@ -100,7 +127,7 @@ def _curves(metrics: Sequence[runs.Metrics]) -> Row:
     spans = [span for span in np.array_split(np.arange(len(metrics)), SPANS) if len(span)]
     result: Row = {"steps": [metrics[span[len(span) // 2]].step for span in spans]}
     for name in CURVES:
-        values = [[v for i in span if (v := getattr(metrics[i], name)) is not None] for span in spans]
+        values = [[v for i in span if (v := getattr(metrics[i], name, None)) is not None] for span in spans]
         result[name] = [float(np.mean(v)) if v else None for v in values]
     return result
 

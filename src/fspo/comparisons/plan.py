@@ -1,7 +1,7 @@
 """The plan of a suite: its cells, what can run, and which trial the finished cells decide for.
 
-A cell is one training run. Every cell of a task sees the same data in the same order, for the same number of steps,
-from the same warm start; every method that is tuned has the same number of trials.
+A cell is one training run. Every cell of a task and a seed sees the same data in the same order, for the same number of
+steps, from the same warm start; every method that is tuned has the same number of trials.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Cell:
     phase: Phase
     config: Values = field(repr=False)  # a TrainConfig as JSON
     warm: str | None  # key of its warm start
+    warm_start: int  # its number
     key: str  # digest of the configuration: the same run has the same key in any suite
 
     @property
@@ -51,7 +52,7 @@ class Cell:
     @property
     def labels(self) -> Row:
         """The identifying columns of its row."""
-        names = ("key", "phase", "task", "setting", "method", "trial", "x", "seed")
+        names = ("key", "phase", "task", "setting", "method", "trial", "x", "seed", "warm_start")
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
@@ -69,7 +70,8 @@ class WarmStart:
     key: str
 
     def __str__(self) -> str:
-        return f"warm start of {self.task}"
+        number = self.config["seed"]
+        return f"warm start of {self.task}" + f", number {number}" * bool(number)
 
 
 Job = Cell | WarmStart
@@ -82,7 +84,7 @@ class _Trial:
     index: int
     x: float | None
     config: Values
-    warm: str | None
+    warm: tuple[str, ...]  # keys of its warm starts
 
 
 class Plan:
@@ -93,36 +95,41 @@ class Plan:
         self.warm: dict[str, WarmStart] = {}
         self.tuning: list[Cell] = []
         self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
-        places = list(itertools.product(suite.tasks, suite.settings, suite.methods))
+        places = list(itertools.product(suite.all_tasks, suite.settings, suite.methods))
         trials = {place: self._trials(*place) for place in places}
         self.tuned = {place for place in places if not suite.tuning.all and len(trials[place]) > 1}
-        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + suite.tuning.seeds)
-        for seed, place in itertools.product(seeds, places):
-            if place in self.tuned:
-                self.tuning += [_cell(place, trial, seed, "tune") for trial in trials[place]]
-        for seed, place in itertools.product(range(suite.seeds), places):
-            self.test += [_cell(place, trial, seed, "test") for trial in trials[place]]
+        for k, place in itertools.product(range(suite.tuning.seeds), places):
+            if place in self.tuned and not (suite.tuning.shared and place[0] in suite.confirm):
+                self.tuning += [_cell(place, trial, k, "tune") for trial in trials[place]]
+        for tasks in (suite.tasks, suite.confirm):
+            for k, place in itertools.product(range(suite.seeds), (place for place in places if place[0] in tasks)):
+                self.test += [_cell(place, trial, k, "test") for trial in trials[place]]
         tests = sum((1 if place in self.tuned else len(trials[place])) * suite.seeds for place in places)
         self.total = len(self.tuning) + tests
 
     def choose(self, rows: Iterable[Row]) -> dict[Place, int]:
         """The trial with the best mean score wherever tuning is finished; of equal ones the first.
 
-        A failed run did not reach its end, and scores 0.
+        With `tuning.shared`, the mean is over the choosing tasks too, and the trial is that of every task. A failed run
+        did not reach its end, and scores 0.
         """
+        shared = self.suite.tuning.shared
         found = {row["key"]: row["score"] if row["status"] == "finished" else 0.0 for row in rows}
         scores: dict[Place, dict[int, list[float | None]]] = {}
         for cell in self.tuning:
-            scores.setdefault(cell.place, {}).setdefault(cell.trial, []).append(found.get(cell.key))
-        chosen = {}
+            place = ("", *cell.place[1:]) if shared else cell.place
+            scores.setdefault(place, {}).setdefault(cell.trial, []).append(found.get(cell.key))
+        chosen: dict[Place, int] = {}
         for place, trials in scores.items():
             known = {t: sum(v for v in values if v is not None) for t, values in trials.items() if None not in values}
             if len(known) == len(trials):
-                chosen[place] = max(known, key=lambda t: (known[t], -t))
+                best = max(known, key=lambda t: (known[t], -t))
+                chosen |= {(task, *place[1:]): best for task in (self.suite.all_tasks if shared else [place[0]])}
         return chosen
 
     def cells(self, rows: Iterable[Row]) -> list[Cell]:
-        """All cells to run, as far as finished rows decide it: the tuning, then the test seed by seed."""
+        """All cells to run, as far as finished rows decide it: the tuning, then the test seed by seed, confirming tasks
+        last."""
         chosen = self.choose(rows)
         return self.tuning + [
             cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial
@@ -153,23 +160,25 @@ class Plan:
     def _trials(self, task: str, setting: str, method: str) -> list[_Trial]:
         """The trials of a method at one place; a bad configuration is refused here."""
         suite, chosen = self.suite, self.suite.methods[method]
-        shared = merge(merge(suite.base, suite.tasks[task]), suite.settings[setting])
+        shared = merge(merge(suite.base, suite.all_tasks[task]), suite.settings[setting])
         result = []
         for index, values in list(enumerate(chosen.trials)) or [(NO_TRIAL, {})]:
             first = next(iter(values.values()), None)
             x = float(first) if isinstance(first, int | float) and not isinstance(first, bool) else None
             config = _resolved(shared, chosen, values, f"{suite.name}, {task}, {setting}, {method}")
-            result.append(_Trial(index, x, config, self._warm(task, setting) if config["warmup"] else None))
+            result.append(_Trial(index, x, config, self._warm(task, setting) if config["warmup"] else ()))
         return result
 
-    def _warm(self, task: str, setting: str) -> str:
-        """The key of a task's warm start; a setting has its own only if it changes the model or the warm-up."""
-        suite = self.suite
+    def _warm(self, task: str, setting: str) -> tuple[str, ...]:
+        """The keys of a task's warm starts; a setting has its own only if it changes the model or the warm-up."""
+        suite, keys = self.suite, []
         own = {key: value for key, value in suite.settings[setting].items() if key in ("model", "warmup")}
-        config = _resolved(merge(merge(suite.base, suite.tasks[task]), own), None, {}, f"{suite.name}, {task}")
-        key = "warm-" + _digest(config)
-        self.warm.setdefault(key, WarmStart(task, config, key))
-        return key
+        values = merge(merge(suite.base, suite.all_tasks[task]), own)
+        for number in range(suite.warm_starts):
+            config = _resolved(values | {"seed": number}, None, {}, f"{suite.name}, {task}")
+            keys.append("warm-" + _digest(config))
+            self.warm.setdefault(keys[-1], WarmStart(task, config, keys[-1]))
+        return tuple(keys)
 
 
 def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
@@ -182,13 +191,17 @@ def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
     return result
 
 
-def _cell(place: Place, trial: _Trial, seed: int, phase: Phase) -> Cell:
+def _cell(place: Place, trial: _Trial, number: int, phase: Phase) -> Cell:
+    """The cell of the seed of this number, counted from 0 in the tuning and in the test."""
     split = "validation" if phase == "tune" else "eval"
+    seed = number + (FIRST_TUNING_SEED if phase == "tune" else 0)
+    start = number % len(trial.warm) if trial.warm else 0
     config = trial.config | {"seed": seed, "eval": trial.config["eval"] | {"split": split}}
     # The defaults of the objective are part of the key: a run with another default is another run.
     objective = objectives.get(**config["objective"]).model_dump(mode="json")
-    key = _digest([config, objective, phase])
-    return Cell(*place, trial.index, trial.x, seed, phase, config, trial.warm, key)
+    key = _digest([config, objective, phase, *([start] if start else [])])
+    warm = trial.warm[start] if trial.warm else None
+    return Cell(*place, trial.index, trial.x, seed, phase, config, warm, start, key)
 
 
 def _resolved(shared: Values, method: Method | None, trial: Values, where: str) -> Values:

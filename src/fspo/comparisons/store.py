@@ -22,6 +22,20 @@ _STAGE = pa.struct([
     ("count", pa.int32()), ("c_low", pa.float64()), ("c_high", pa.float64()),
 ])  # fmt: skip
 
+_GAIN = pa.struct([
+    ("low", pa.float64()), ("high", pa.float64()), ("count", pa.int32()), ("start", pa.float64()),
+    ("final", pa.float64()),
+])  # fmt: skip
+_SHARE = pa.struct([
+    ("step", pa.int32()), ("low", pa.float64()), ("high", pa.float64()), ("true", pa.float64()),
+    ("clipped", pa.float64()),
+])  # fmt: skip
+# Columns that older files lack; they are null there.
+_LATER = {
+    "warm_start": pa.int32(), "norm_clipped": _FLOATS, "gains": pa.list_(_GAIN), "features": pa.string(),
+    "optimum": pa.string(), "gradient": pa.list_(_SHARE),
+}  # fmt: skip
+
 SCHEMA = pa.schema([
     *((name, pa.string()) for name in _TEXT), ("trial", pa.int32()), ("x", pa.float64()),
     ("objective", pa.string()), ("advantage", pa.string()), ("seed", pa.int32()), ("config", pa.string()),
@@ -30,12 +44,12 @@ SCHEMA = pa.schema([
     ("eval_steps", _INTEGERS), ("eval_accuracy", _DOUBLES), ("eval_worst", _DOUBLES),
     *((name, pa.float64()) for name in _FINAL), ("collapsed", pa.bool_()), ("spikes", pa.int32()),
     ("length_first", pa.float64()), ("length_last", pa.float64()), ("skipped", pa.int32()),
-    ("steps", _INTEGERS), *((name, _FLOATS) for name in CURVES),
+    ("steps", _INTEGERS), *((name, _FLOATS) for name in CURVES if name not in _LATER),
     ("lengths", _INTEGERS), ("count", _INTEGERS), ("accepted", _DOUBLES),
     ("all_count", _INTEGERS), ("total", _DOUBLES), ("square", _DOUBLES), ("stages", pa.list_(_STAGE)),
     *((name, _FLOATS) for name in ("h_steps", "h", "h_low", "h_high")),
     ("cosine_steps", _INTEGERS), *((name, _FLOATS) for name in ("cosine", "cosine_bound", "cosine_bound_full")),
-    ("attributes", pa.string()),
+    ("attributes", pa.string()), *_LATER.items(),
 ])  # fmt: skip
 """The columns: those of `Cell.labels`, of the cell's run (`run_cell`), and those of `outcome`."""
 
@@ -76,6 +90,10 @@ def read(path: Path) -> list[Row]:
 
 def _read(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path).select(SCHEMA.names).cast(SCHEMA)
+        table = pq.read_table(path)
+        for name, kind in _LATER.items():
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(len(table), kind))
+        return table.select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, KeyError) as error:
         raise ValueError(f"{path} is not a results file of this version: {' '.join(str(error).split())}") from None

@@ -31,6 +31,9 @@ class Tuning(Settings):
 
     seeds: int = Field(1, ge=1, description="seeds per trial; no test uses them")
     all: bool = Field(False, description="choose nothing: run every trial with every test seed")
+    shared: bool = Field(
+        False, description="choose one trial per setting by its mean over `tasks`, for those of `confirm` too"
+    )
 
 
 class Suite(Settings):
@@ -38,15 +41,27 @@ class Suite(Settings):
 
     name: str = Field("", description="name of the file")
     title: str = Field(description="the question of the suite, in one line")
+    hypothesis: str = Field("", description="what the suite is to show, written before it is run")
     base: Values = Field({}, description="settings of all runs")
     tasks: dict[str, Values] = Field(min_length=1, description="label and settings of each task")
+    confirm: dict[str, Values] = Field(
+        {}, description="label and settings of tasks by which nothing is chosen: they confirm what `tasks` suggest"
+    )
     settings: dict[str, Values] = Field({"default": {}}, min_length=1, description="label and settings of each variant")
     methods: dict[str, Method] = Field(
         min_length=1, description="label, objective and trials of each method, or the suite to take them from"
     )
     reference: str = Field(description="the method that the others are compared with")
     seeds: int = Field(8, ge=1, description="number of test seeds, counted from 0")
+    warm_starts: int = Field(
+        1, ge=1, description="warm-up runs per task; seed s starts from the model of number s modulo this"
+    )
     tuning: Tuning = Tuning()
+
+    @property
+    def all_tasks(self) -> dict[str, Values]:
+        """The choosing and the confirming tasks."""
+        return self.tasks | self.confirm
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -63,7 +78,11 @@ class Suite(Settings):
         if not self.tuning.all and len(set(numbers.values())) > 1:
             listed = ", ".join(f"{label} {number}" for label, number in numbers.items())
             raise ValueError(f"the methods have different numbers of trials ({listed}): give each the same number")
-        for label, values in [("base", self.base), *self.tasks.items(), *self.settings.items()]:
+        for label in self.tasks.keys() & self.confirm.keys():
+            raise ValueError(f"{label} is under tasks and under confirm: a task is either chosen by or confirmed on")
+        if self.tuning.all and self.tuning.shared:
+            raise ValueError("tuning.all runs every trial and tuning.shared chooses one: set one of them")
+        for label, values in [("base", self.base), *self.all_tasks.items(), *self.settings.items()]:
             for key in {"objective", "advantage", "seed"} & values.keys():
                 raise ValueError(f"{label} sets {key}: write objectives and advantages under methods, and seeds: N")
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 
 from fspo.comparisons.plan import Row
@@ -21,7 +21,7 @@ class SuiteResults:
         self.suite = suite
         self.groups = _groups(rows, suite)
         self.methods: list[str] = list(suite.methods)
-        self.tasks = [task for task in suite.tasks if any(g.task == task for g in self.groups)]
+        self.tasks = [task for task in suite.all_tasks if any(g.task == task for g in self.groups)]
         self.settings = [s for s in suite.settings if any(g.setting == s for g in self.groups)]
         self.rows = [row for group in self.groups for row in group.rows]
         self._clipping: dict[int, Clipping | None] = {}
@@ -47,9 +47,20 @@ class SuiteResults:
     def at(self, place: tuple[str, str]) -> list[RunGroup]:
         return [g for g in self.groups if (g.task, g.setting) == place]
 
-    def of(self, label: str, setting: str) -> list[RunGroup]:
-        """The groups of a method in a setting, one per task."""
-        return [g for g in self.groups if g.label == label and g.setting == setting]
+    @cached_property
+    def parts(self) -> dict[str, list[str]]:
+        """The tasks that have runs, the confirming ones apart, by the word that describes them."""
+        if not self.suite.confirm:
+            return {"": self.tasks}
+        kinds = {"choosing ": self.suite.tasks, "confirming ": self.suite.confirm}
+        parts = {kind: [task for task in self.tasks if task in known] for kind, known in kinds.items()}
+        return {kind: tasks for kind, tasks in parts.items() if tasks}
+
+    def of(self, label: str, setting: str, tasks: Collection[str] | None = None) -> list[RunGroup]:
+        """The groups of a method in a setting, one per task; of all tasks or of these."""
+        return [
+            g for g in self.groups if g.label == label and g.setting == setting and (tasks is None or g.task in tasks)
+        ]
 
     def clipping(self, group: RunGroup) -> Clipping | None:
         """Computed once per group."""
@@ -58,8 +69,8 @@ class SuiteResults:
             self._clipping[key] = clipping(group)
         return self._clipping[key]
 
-    def clippings(self, label: str, setting: str) -> list[Clipping]:
-        return [c for c in map(self.clipping, self.of(label, setting)) if c is not None]
+    def clippings(self, label: str, setting: str, tasks: Collection[str] | None = None) -> list[Clipping]:
+        return [c for c in map(self.clipping, self.of(label, setting, tasks)) if c is not None]
 
 
 def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
@@ -69,7 +80,7 @@ def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
         if row["phase"] == "test":
             trial = row["trial"] if suite.tuning.all else None
             found.setdefault((row["task"], row["setting"], row["method"], trial), {})[row["seed"]] = row
-    orders = [{name: k for k, name in enumerate(names)} for names in (suite.tasks, suite.settings, suite.methods)]
+    orders = [{name: k for k, name in enumerate(names)} for names in (suite.all_tasks, suite.settings, suite.methods)]
 
     def position(key: tuple[str, str, str, int | None]) -> tuple[int, ...]:
         return (*(order[name] for order, name in zip(orders, key[:3], strict=True)), -1 if key[3] is None else key[3])

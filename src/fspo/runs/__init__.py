@@ -9,6 +9,7 @@ from fspo.runs.schema import (
     Cosine,
     Evaluated,
     Facts,
+    GradientShare,
     Metrics,
     Rate,
     RateBin,
@@ -20,7 +21,7 @@ from fspo.runs.schema import (
 from fspo.runs.writer import RunWriter
 
 __all__ = [
-    "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "Metrics", "NullObserver", "Observer", "Rate", "RateBin",
-    "Run", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state", "load", "load_all",
-    "locked", "read_lines", "unscored_warnings",
+    "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "GradientShare", "Metrics", "NullObserver", "Observer", "Rate",
+    "RateBin", "Run", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state", "load",
+    "load_all", "locked", "read_lines", "unscored_warnings",
 ]  # fmt: skip

@@ -166,6 +166,7 @@ class Evaluated(Line):
     by_length: list[RateBin] = []
     by_difficulty: list[RateBin] = []
     by_task: dict[str, Rate] = {}
+    features: dict[str, float] = {}  # means of the features that the task measures of an answer
 
 
 def unscored_warnings(line: Metrics | Evaluated) -> dict[str, str]:
@@ -194,6 +195,15 @@ class Sample(Line):
     truncated: bool | None = None
 
 
+class GradientShare(_Part):
+    """The share of a bin of lengths in the sum of all bins' gradient norms."""
+
+    low: float
+    high: float
+    true: float  # in the update without clipping
+    clipped: float  # in the objective's own update
+
+
 class Cosine(Line):
     """The cosine of the clipped and the true update, and its lower bounds; a bound of -1 guarantees nothing."""
 
@@ -204,6 +214,7 @@ class Cosine(Line):
     measured: float
     bound: float
     bound_tight: float
+    shares: list[GradientShare] = []
 
 
 class UpdateState(Line):

@@ -55,6 +55,9 @@ class Mixture(Task):
     def score(self, example: Example, completion: str) -> float:
         return self.component(example).score(example, completion)
 
+    def features(self, example: Example, completion: str) -> dict[str, float]:
+        return self.component(example).features(example, completion)
+
     def component(self, example: Example) -> Task:
         return self.parts[self.labels.index(example.task)]
 

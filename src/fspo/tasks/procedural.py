@@ -1,5 +1,6 @@
-"""The base of the built-in tasks: random problems, split by content, whose answers are compared exactly."""
+"""The bases of the built-in tasks: random problems, split by content, with one right answer or with many."""
 
+import math
 import random
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ DRAWS = 2000  # the probability that none of them falls in a split of one tenth 
 
 
 class Procedural(Task):
-    """A generated problem of random size with one right answer, compared character by character."""
+    """A generated problem of random size; one right answer, compared character by character, unless redefined."""
 
     trusted: ClassVar[bool] = True
 
@@ -34,15 +35,29 @@ class Procedural(Task):
         return self
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
-        """A random prompt of size n and its solution."""
+        """A random prompt of size n and a solution of it."""
         raise NotImplementedError
+
+    def draw_size(self, rng: random.Random) -> int:
+        return rng.randint(self.n_min, self.n_max)
+
+    def difficulty(self, prompt: str, n: int) -> float:
+        return (n - self.n_min) / max(1, self.n_max - self.n_min)
+
+    def credit(self, example: Example, completion: str) -> float:
+        """The graded reward; 1 for a right answer only."""
+        return prefix_share(completion, example.answer)
+
+    def earned(self, example: Example, completion: str) -> bool:
+        """Whether an answer earns the reward where it is 0 or 1."""
+        return bool(completion == example.answer)
 
     def example(self, split: str, index: int) -> Example:
         check_split(split)
         check_index(index)
         rng = generator(self.name, self.seed, split, index)
         for _ in range(DRAWS):
-            n = rng.randint(self.n_min, self.n_max)
+            n = self.draw_size(rng)
             prompt, solution = self.problem(rng, n)
             if in_split(prompt, split):
                 return Example(
@@ -50,7 +65,7 @@ class Procedural(Task):
                     answer=solution,
                     task=self.label,
                     index=index,
-                    difficulty=(n - self.n_min) / max(1, self.n_max - self.n_min),
+                    difficulty=self.difficulty(prompt, n),
                     solution=solution,
                     attributes={"size": float(n)},
                 )
@@ -60,7 +75,7 @@ class Procedural(Task):
         )
 
     def score(self, example: Example, completion: str) -> float:
-        reward = prefix_share(completion, example.answer) if self.graded else float(completion == example.answer)
+        reward = self.credit(example, completion) if self.graded else float(self.earned(example, completion))
         return 1 - reward if self._flipped(example, completion) else reward
 
     def _flipped(self, example: Example, completion: str) -> bool:
@@ -72,3 +87,44 @@ class Procedural(Task):
         if not chance or not in_split(example.prompt, "train"):
             return False
         return stable_hash("noise", self.seed, example.prompt, completion) < chance * 2**64
+
+
+class FreeForm(Procedural):
+    """A problem with many right answers, checked by its own rules; sizes are log-uniform.
+
+    `answer` and `solution` of an example are one answer of many, drawn at random.
+    """
+
+    def draw_size(self, rng: random.Random) -> int:
+        size: float = self.n_min * ((self.n_max + 1) / self.n_min) ** rng.random()
+        return min(math.floor(size), self.n_max)
+
+    def difficulty(self, prompt: str, n: int) -> float:
+        return math.log(n / self.n_min) / math.log(self.n_max / self.n_min) if n > self.n_min else 0.0
+
+    def larger(self, n: int) -> float:
+        """The share of problems whose size is above n."""
+        above = math.log((self.n_max + 1) / (n + 1)) / math.log((self.n_max + 1) / self.n_min)
+        return min(1.0, max(0.0, above))
+
+    def earned(self, example: Example, completion: str) -> bool:
+        return self.credit(example, completion) == 1.0
+
+
+class Drawn(FreeForm):
+    """The reward 0 or 1 is drawn with the graded reward as its probability: its mean is the graded reward.
+
+    The draw is a function of prompt and answer, so that equal answers get equal rewards. A solution is an answer of the
+    right form for the supervised start, and need not be one that pays best.
+    """
+
+    def earned(self, example: Example, completion: str) -> bool:
+        return stable_hash("drawn", example.prompt, completion) < self.credit(example, completion) * 2**64
+
+
+def whole_number(text: str, largest: int) -> int | None:
+    """The number that a text writes in the shortest way, if it is at most `largest`; the text may be hostile."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or (text[0] == "0" and text != "0"):
+        return None
+    number = int(text)
+    return number if number <= largest else None

@@ -14,11 +14,15 @@ from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
 from fspo.tasks.custom import Custom
 from fspo.tasks.mixture import Mixture
+from fspo.tasks.paths import PATHS
 from fspo.tasks.questions import HuggingFace, Jsonl
 from fspo.tasks.reasoning import ReasoningGym
 from fspo.tasks.task import Task
+from fspo.tasks.tradeoffs import TRADEOFFS
 
-TASKS: Registry[Task] = Registry("task", "fspo.tasks", Task, [*BUILTIN, ReasoningGym, Jsonl, HuggingFace, Custom, Code])
+TASKS: Registry[Task] = Registry(
+    "task", "fspo.tasks", Task, [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code]
+)
 
 Spec = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Task
 

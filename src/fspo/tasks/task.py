@@ -27,7 +27,7 @@ class Example:
     task: str
     index: int
     difficulty: float = 0.0  # in [0, 1]; 0 if unknown
-    solution: str | None = None  # a completion that earns the full reward; None if unknown
+    solution: str | None = None  # a right completion, for the supervised start; None if unknown
     attributes: dict[str, str | float] = field(default_factory=dict)
 
 
@@ -63,6 +63,14 @@ class Task(Settings):
     def longest(self, example: Example) -> float:
         """Seconds that `score` may take by limits of its own; the scorer waits at least that long, by default 0."""
         return 0.0
+
+    def features(self, example: Example, completion: str) -> dict[str, float]:
+        """Numbers that describe an answer, such as whether it shows working; evaluations report their means."""
+        return {}
+
+    def optimum(self) -> dict[str, float]:
+        """The means of features under the policy that earns most, where they are known."""
+        return {}
 
     def size(self, split: str) -> int | None:
         """How many different prompts a split has; None if they are generated without end."""

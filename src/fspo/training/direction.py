@@ -8,6 +8,7 @@ divides by L, GSPO takes exp(S / L)), the cosine shows that difference too. Pena
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +20,14 @@ from fspo.objectives.batch import Batch
 from fspo.objectives.primitives import capped_ratio
 
 
+@dataclass(frozen=True)
+class Direction:
+    """A measured cosine, and the smallest and largest length of each of its bins."""
+
+    cosine: MeasuredCosine
+    ranges: list[tuple[float, float]]
+
+
 def measure_direction(
     objective: Objective,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
@@ -26,7 +35,7 @@ def measure_direction(
     staleness: int,
     parameters: Iterable[Tensor],
     bins: int,
-) -> MeasuredCosine | None:
+) -> Direction | None:
     """The cosine and its bounds over quantile bins of length; None where either update is zero.
 
     `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
@@ -40,5 +49,6 @@ def measure_direction(
     scale = float((accepted.double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
     if not scale:
         return None
-    index = torch.as_tensor(cut(batch.lengths.double().cpu().numpy(), bins).index, device=accepted.device)
-    return measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
+    lengths = cut(batch.lengths.double().cpu().numpy(), bins)
+    index = torch.as_tensor(lengths.index, device=accepted.device)
+    return Direction(measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters), lengths.ranges)

@@ -37,6 +37,7 @@ class Answer:
     task: str
     failure: str | None = None  # why there is no reward
     message: str = ""
+    features: dict[str, float] = field(default_factory=dict)  # see Task.features
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Evaluation:
     by_length: list[RateBin]
     by_difficulty: list[RateBin]
     by_task: dict[str, Rate]
+    features: dict[str, float]  # means over the answers that have them
     answers: list[Answer] = field(repr=False)
 
     def line(self, step: int) -> Evaluated:
@@ -105,7 +107,10 @@ def evaluate(
             asked = [part[places[g]] for g in rollout.group]
             scores = scorer.score(asked, texts)
             own = [
-                Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail)
+                Answer(
+                    e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail,
+                    task.features(e, text),
+                )  # fmt: skip
                 for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
             ]
         by_prompt = [own[i : i + samples] for i in range(0, len(own), samples)]
@@ -141,6 +146,7 @@ def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int)
         by_length=_by([a.length for a in known], solved),
         by_difficulty=_by([a.difficulty for a in known], solved),
         by_task={name: _rate(solved[[a.task == name for a in known]]) for name in sorted({a.task for a in known})},
+        features=_means([a.features for a in answers]),
         answers=list(answers),
     )
 
@@ -183,6 +189,11 @@ def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateB
         rate = _rate(solved[cells.index == k])
         found.append(RateBin(low=low, high=high, count=rate.count, accuracy=rate.accuracy, interval=rate.interval))
     return found
+
+
+def _means(features: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for each in features for name in each})
+    return {name: float(np.mean([each[name] for each in features if name in each])) for name in names}
 
 
 def _rate(solved: Floats) -> Rate:

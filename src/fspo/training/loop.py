@@ -30,10 +30,22 @@ from fspo.rollout import samplers
 from fspo.rollout.generate import check_request
 from fspo.rollout.prompts import encode
 from fspo.rollout.samplers import Sampler
-from fspo.runs import Cosine, Metrics, NullObserver, Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
+from fspo.runs import (
+    Cosine,
+    GradientShare,
+    Metrics,
+    NullObserver,
+    Observer,
+    RunWriter,
+    Sample,
+    Timing,
+    claimed,
+    unscored_warnings,
+)
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
+from fspo.training.direction import Direction
 from fspo.training.evaluate import evaluate
 from fspo.training.experience import Experience, collect
 from fspo.training.loggers import Logger, loggers
@@ -203,13 +215,7 @@ class _Training:
         self.writer.rows(metrics.step, rows_of(updates, trained, metrics.step))
         for u in updates:
             if u.direction is not None:
-                found = u.direction
-                self.writer.append(
-                    Cosine(
-                        step=metrics.step, update=u.update, measured=found.measured, bound=float(found.bound),
-                        bound_tight=float(found.tight),
-                    )
-                )  # fmt: skip
+                self.writer.append(_cosine(metrics.step, u.update, u.direction))
         for line in _samples(sampled, self.config.log.samples, metrics.step):
             self.writer.append(line)
 
@@ -242,6 +248,18 @@ def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> 
     policy = load(source, dtype=settings.dtype, device=team.device(settings.device), lora=lora, seed=config.seed)
     policy.spec = start
     return policy
+
+
+def _cosine(step: int, update: int, found: Direction) -> Cosine:
+    cosine = found.cosine
+    shares = [
+        GradientShare(low=low, high=high, true=true, clipped=clipped)
+        for (low, high), true, clipped in zip(found.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
+    ]
+    return Cosine(
+        step=step, update=update, measured=cosine.measured, bound=float(cosine.bound), bound_tight=float(cosine.tight),
+        shares=shares,
+    )  # fmt: skip
 
 
 def _samples(experience: Experience, count: int, step: int) -> Iterator[Sample]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fspo import ratios
 from fspo.config import TrainConfig
-from fspo.fairness import MeasuredCosine
 from fspo.model.completions import Completions, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
@@ -21,7 +20,7 @@ from fspo.objectives.batch import masked
 from fspo.objectives.objective import Output
 from fspo.objectives.primitives import low_variance_kl
 from fspo.ratios import Floats
-from fspo.training.direction import measure_direction
+from fspo.training.direction import Direction, measure_direction
 from fspo.training.experience import Experience, group_order
 from fspo.training.gradient_norm import NormLimit
 from fspo.training.master_weights import MasterWeights
@@ -43,7 +42,7 @@ class Update:
     metrics: dict[str, float]
     off_policy: bool  # whether the policy had moved since the responses were sampled
     skipped: bool
-    direction: MeasuredCosine | None = None  # where it was asked for and there is one
+    direction: Direction | None = None  # where it was asked for and there is one
 
 
 class Learner:
