@@ -21,7 +21,7 @@ PACKAGES = sorted({path.parent for path in FILES})
 
 # Each imports only from those before it.
 ROOMS = (
-    "text", "files", "ratios", "settings", "plugins", "runtime",
+    "text", "files", "ratios", "settings", "plugins", "runtime", "tensors",
     "objectives", "advantages", "fairness", "tasks", "config", "runs",
     "model", "rollout", "training", "engines",
     "pages", "report", "audits", "comparisons", "cli",

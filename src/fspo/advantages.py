@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from fspo.settings import hint
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Estimator(Protocol):
@@ -39,7 +40,7 @@ class _Groups:
     """Sums over groups, of scored answers only."""
 
     def __init__(self, rewards: Tensor, groups: Tensor | Sequence[int]) -> None:
-        if not isinstance(rewards, Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
+        if not isinstance(rewards, torch.Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
             raise ValueError("rewards must be a floating-point tensor of shape (N,)")
         groups = torch.as_tensor(groups, device=rewards.device)
         if groups.shape != rewards.shape or groups.is_floating_point():

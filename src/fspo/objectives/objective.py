@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals, masked
@@ -17,6 +15,10 @@ from fspo.objectives.clipping import Array, AtRate, Band, Responses, at_rate, de
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import with_slope
 from fspo.settings import Settings
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
@@ -86,6 +88,10 @@ class Objective(Settings, ABC):
         of l^2 of each response, where it is known. Tensors and arrays both work: the surrogate asks as well.
         """
         return None
+
+    def cap(self, lengths: Any) -> Any:
+        """The S (or token log-ratio) at which the hard cap on the exponent acts, at each of `lengths`."""
+        return self.exponent_cap
 
     def scaled(self, k: float) -> Objective | None:
         """Itself with a clip range k times as wide, in log space; None where there is no range to set."""

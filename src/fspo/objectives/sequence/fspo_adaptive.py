@@ -24,17 +24,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field, PrivateAttr
-from torch import Tensor
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, at_threshold
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.sequence.fspo import FSPO, band_surrogate
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass

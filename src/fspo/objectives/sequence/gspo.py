@@ -33,6 +33,9 @@ class GSPO(Objective):
         low, high = log_range(self.clip_low, self.clip_high)
         return Band(0.0, low * lengths, high * lengths)
 
+    def cap(self, lengths: Any) -> Any:
+        return self.exponent_cap * lengths
+
     def scaled(self, k: float) -> GSPO:
         return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
 
