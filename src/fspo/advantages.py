@@ -1,6 +1,8 @@
 """Advantages: one number per answer, from the rewards of the group of answers to the same prompt.
 
-    advantage = fspo.advantages.get("rloo")(rewards, groups)         # (N,), (N,) -> (N,)
+>>> import torch, fspo
+>>> fspo.advantages.get("rloo")(torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), [0, 0, 0, 1, 1])  # (N,), (N,) -> (N,)
+tensor([ 1.0000, -0.5000, -0.5000,  0.0000,  0.0000])
 
 A reward of NaN means that the answer could not be scored: it is left out of every baseline and gets advantage 0.
 A group with one scored answer has no baseline and gets 0; a group without variance gets 0 by arithmetic. `count`

@@ -24,6 +24,13 @@ class Totals:
 
     All of them are plain sums: totals of micro-batches, accumulation steps or ranks are added (`a + b`, or an
     all-reduce of `vector()`), and every part of the batch is then given the same totals.
+
+    >>> import torch, fspo
+    >>> logprobs, old, mask = torch.full((2, 3), -1.0), torch.full((2, 3), -1.5), torch.ones(2, 3, dtype=torch.bool)
+    >>> first, second = (fspo.Totals.of(logprobs[i], old[i], mask[i]) for i in (slice(0, 1), slice(1, 2)))
+    >>> whole = first + second
+    >>> whole.sequences, whole.tokens, whole.drift
+    (2, 6.0, 0.5)
     """
 
     sequences: float
