@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 from pydantic.fields import FieldInfo
 
-from fspo import config, objectives
+from fspo import config, objectives, tasks
 from fspo.config import TrainConfig, read
 from fspo.objectives import FSPO
 from fspo.runs import RunWriter
 from fspo.settings import Settings
+
+
+class Riddles(tasks.Task):
+    """A task of a user."""
+
+    name: ClassVar[str] = "riddles"
+    summary: ClassVar[str] = "riddles"
+
+    count: int = 1
 
 
 def test_there_is_one_set_of_defaults(tmp_path: Path) -> None:
@@ -101,8 +110,8 @@ def test_a_resumed_run_starts_from_its_own_configuration(tmp_path: Path) -> None
     saved = config.read(None, ["objective=gspo", "rollout.prompts=8", "seed=3"])
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(saved.model_dump(mode="json")))
-    found = config.resumed(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
-    assert found == config.read(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
+    found = config.read(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
+    config.require_same_run(saved, found)
     assert (found.objective, found.rollout.prompts, found.seed, found.steps) == ({"name": "gspo"}, 8, 3, 400)
 
 
@@ -111,9 +120,17 @@ def test_a_resumed_run_starts_from_its_own_configuration(tmp_path: Path) -> None
     ["seed=4", "objective=fspo", "objective.clip_low=0.1", "task=count", "rollout.group=4", "model.path=tiny:1x32",
      "update.lr=1e-3", "advantage=grpo", "warmup=null"],
 )  # fmt: skip
-def test_what_would_make_it_another_run_is_refused_unless_forced(tmp_path: Path, override: str) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config.read(None, ["objective=gspo"]).model_dump(mode="json")))
+def test_what_would_make_it_another_run_is_refused(override: str) -> None:
+    saved, other = config.read(None, ["objective=gspo"]), config.read(None, ["objective=gspo", override])
     with pytest.raises(ValueError, match=r"would make this another run .* or add --force"):
-        config.resumed(path, [override])
-    assert config.resumed(path, [override], force=True) == config.read(path, [override])
+        config.require_same_run(saved, other)
+
+
+def test_a_task_object_is_saved_by_its_name_and_parameters() -> None:
+    """So that the saved configuration stands for the same task."""
+    own = config.TrainConfig(task=tasks.get({"name": "sort", "n_max": 5}))
+    assert own.task == {"name": "sort", "n_max": 5}
+    assert own == config.TrainConfig(**own.model_dump(mode="json"))
+    assert config.TrainConfig(task=Riddles(count=3)).task == {"name": f"{Riddles.__module__}:Riddles", "count": 3}
+    mixture = config.TrainConfig(task=tasks.get(["sort", {"name": "jsonl:a.jsonl", "weight": 3}])).task
+    assert mixture == [{"name": "sort", "weight": 1.0}, {"name": "jsonl", "path": "a.jsonl", "weight": 3.0}]

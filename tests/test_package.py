@@ -21,10 +21,10 @@ PACKAGES = sorted({path.parent for path in FILES})
 
 # Each imports only from those before it.
 ROOMS = (
-    "text", "files", "ratios", "settings", "plugins", "runtime",
+    "text", "files", "ratios", "settings", "plugins", "runtime", "tensors",
     "objectives", "advantages", "fairness", "tasks", "config", "runs",
     "model", "rollout", "training", "engines",
-    "pages", "report", "audits", "comparisons", "cli",
+    "pages", "report", "audits", "comparisons", "api", "exporting", "cli",
 )  # fmt: skip
 PAGES = {"pages", "report", "audits", "comparisons", "cli"}  # a page is never imported from below
 RESULTS = {"report", "audits", "comparisons"}  # and these do not import each other

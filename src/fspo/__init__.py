@@ -1,7 +1,11 @@
 """Length-fair reinforcement learning from verifiable rewards for language models.
 
+    run = fspo.train(fspo.TrainConfig(task="sort", steps=20), "runs/sort")
+    print(fspo.audit("runs/sort"))
+
 Parts are imported when they are first used, so that the command line answers at once and can set how threads wait
-before torch is loaded.
+before torch is loaded. `fairness`, `audit`, `load_run`, `tasks` and what objectives say about their clip ranges need no
+torch.
 """
 
 import importlib
@@ -9,19 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fspo import advantages, fairness, objectives, tasks
+    from fspo.api import evaluate, load_run, sample, train
     from fspo.audits import audit
+    from fspo.config import TrainConfig
     from fspo.objectives import Totals
+    from fspo.runs import Observer
+    from fspo.tasks import Example, Task
 
 __version__ = "0.1.0"
 
-__all__ = ["Totals", "__version__", "advantages", "audit", "fairness", "objectives", "tasks"]
+__all__ = [
+    "Example", "Observer", "Task", "Totals", "TrainConfig", "__version__", "advantages", "audit", "evaluate",
+    "fairness", "load_run", "objectives", "sample", "tasks", "train",
+]  # fmt: skip
 
-_MEMBERS = {"Totals": "fspo.objectives", "audit": "fspo.audits"}
+_HOMES = {
+    "fspo.api": ("evaluate", "load_run", "sample", "train"),
+    "fspo.audits": ("audit",),
+    "fspo.config": ("TrainConfig",),
+    "fspo.objectives": ("Totals",),
+    "fspo.runs": ("Observer",),
+    "fspo.tasks": ("Example", "Task"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MEMBERS:
-        return getattr(importlib.import_module(_MEMBERS[name]), name)
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
     if name in __all__:
         return importlib.import_module(f"fspo.{name}")
     raise AttributeError(f"module 'fspo' has no attribute {name!r}")

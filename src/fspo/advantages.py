@@ -1,6 +1,8 @@
 """Advantages: one number per answer, from the rewards of the group of answers to the same prompt.
 
-    advantage = fspo.advantages.get("rloo")(rewards, groups)         # (N,), (N,) -> (N,)
+>>> import torch, fspo
+>>> fspo.advantages.get("rloo")(torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), [0, 0, 0, 1, 1])  # (N,), (N,) -> (N,)
+tensor([ 1.0000, -0.5000, -0.5000,  0.0000,  0.0000])
 
 A reward of NaN means that the answer could not be scored: it is left out of every baseline and gets advantage 0.
 A group with one scored answer has no baseline and gets 0; a group without variance gets 0 by arithmetic. `count`
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from fspo.settings import hint
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Estimator(Protocol):
@@ -39,7 +42,7 @@ class _Groups:
     """Sums over groups, of scored answers only."""
 
     def __init__(self, rewards: Tensor, groups: Tensor | Sequence[int]) -> None:
-        if not isinstance(rewards, Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
+        if not isinstance(rewards, torch.Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
             raise ValueError("rewards must be a floating-point tensor of shape (N,)")
         groups = torch.as_tensor(groups, device=rewards.device)
         if groups.shape != rewards.shape or groups.is_floating_point():

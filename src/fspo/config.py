@@ -90,6 +90,11 @@ class EvalConfig(Settings):
     split: Literal["eval", "validation"] = Field("eval", description="validation where settings are being chosen")
     task: Any = Field(None, description="another task to evaluate on; default: the held-out split of the run's own")
 
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: Any) -> Any:
+        return None if value is None else _task_spec(value)
+
 
 class CheckpointConfig(Settings):
     """What survives a crash."""
@@ -127,13 +132,30 @@ class EnginesConfig(Settings):
     verl: dict[str, Any] = Field({}, description="overrides of verl's ppo_trainer, such as trainer.nnodes: 4")
 
 
+def _task_spec(value: Any) -> Any:
+    """What stands for a task in a file; a task object is written as its name and parameters."""
+    task = tasks.get(value)
+    return tasks.spec(task) if isinstance(value, tasks.Task) else value
+
+
 def _default_warmup(values: dict[str, Any]) -> WarmupConfig | None:
     model = values.get("model")
     return WarmupConfig() if model is not None and model.path.startswith("tiny:") else None
 
 
 class TrainConfig(Settings):
-    """A whole run. Every default is the one that `fspo train` runs with no argument: a small model learns to sort."""
+    """A whole run. Every default is the one that `fspo train` runs with no argument: a small model learns to sort.
+
+    Sections are given as dictionaries or as their own classes; unknown keys and bad values are refused in one sentence.
+
+    >>> import fspo
+    >>> config = fspo.TrainConfig(task={"name": "sort", "n_max": 12}, objective="gspo", rollout={"prompts": 16})
+    >>> config.objective, config.rollout.prompts, config.steps
+    ({'name': 'gspo'}, 16, 120)
+    >>> fspo.TrainConfig(rollout={"promts": 16})
+    Traceback (most recent call last):
+    fspo.settings.SettingsError: RolloutConfig has no parameter 'promts'; did you mean 'prompts'?
+    """
 
     model: ModelConfig = ModelConfig()
     task: Any = Field("sort", description="a task, a table with its parameters, or a list of those with weights")
@@ -174,8 +196,7 @@ class TrainConfig(Settings):
     @field_validator("task")
     @classmethod
     def _task(cls, value: Any) -> Any:
-        tasks.get(value)
-        return value
+        return _task_spec(value)
 
     @property
     def eval_task(self) -> Any:
@@ -184,7 +205,6 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        tasks.get(self.eval_task)
         if objectives.get(**self.objective).mismatch is not None and self.rollout.engine == "local":
             raise ValueError(
                 "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and "
@@ -228,19 +248,14 @@ HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "mo
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 
-def resumed(path: Path, overrides: list[str], *, force: bool = False) -> TrainConfig:
-    """The configuration of a run that goes on: its own saved one, with overrides that leave it the same run.
-
-    With `force`, overrides that make it another run are taken too.
-    """
-    saved, config = read(path, []), read(path, overrides)
+def require_same_run(saved: TrainConfig, config: TrainConfig) -> None:
+    """Refuse a configuration that would make a resumed run another one."""
     for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
-        if not force and not any(key == name or key.startswith(f"{name}.") for name in HARMLESS):
+        if not any(key == name or key.startswith(f"{name}.") for name in HARMLESS):
             raise ValueError(
                 f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, start in another folder, "
                 "or add --force"
             )
-    return config
 
 
 def code_named_in(values: dict[str, Any]) -> list[str]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 
 class SettingsError(ValueError):
@@ -28,6 +31,63 @@ class Settings(BaseModel):
     def owner(cls) -> str:
         """The name of these settings in error messages."""
         return cls.__name__
+
+
+@dataclass(frozen=True)
+class Described:
+    """A setting, for listings."""
+
+    name: str  # dotted, where it belongs to a table within the table
+    type: str
+    default: str
+    range: str
+    description: str
+
+
+def described(model: type[Settings], prefix: str = "") -> list[Described]:
+    """Every setting of a class in order, those of an optional table within it after that table."""
+    found = []
+    for name, field in model.model_fields.items():
+        bounds = {sign: getattr(m, key) for m in field.metadata for key, sign in BOUNDS.items() if hasattr(m, key)}
+        tables = [part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Settings)]
+        default = "required" if field.is_required() else _shown(field)
+        found.append(
+            Described(
+                prefix + name, _type_name(field.annotation), default,
+                ", ".join(f"{sign} {value:g}" for sign, value in bounds.items()), field.description or "",
+            )
+        )  # fmt: skip
+        for table in tables:
+            found += described(table, f"{prefix}{name}.")
+    return found
+
+
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def _shown(field: FieldInfo) -> str:
+    if field.default_factory is not None:  # it depends on other settings
+        return ""
+    return "null" if field.default is None else "" if isinstance(field.default, Settings) else str(field.default)
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other type, the type itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _type_name(annotation: Any) -> str:
+    names = []
+    for part in _parts(annotation):
+        if get_origin(part) is Literal:
+            names += [str(value) for value in get_args(part)]
+        elif get_origin(part) is not None:
+            names.append(str(part).replace("typing.", ""))
+        elif isinstance(part, type) and issubclass(part, Settings):
+            names.append("table")
+        else:
+            names.append("null" if part is type(None) else "any" if part is Any else str(part.__name__))
+    return " | ".join(names)
 
 
 def _sentence(model: type[Settings], error: ValidationError) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.config import code_named_in, read, resumed
+from fspo.config import code_named_in, read
 from fspo.runs import Metrics, NullObserver, Timing, load, locked, read_lines
 from fspo.runs.schema import Change
 from fspo.training import checkpoint
@@ -71,7 +71,7 @@ def test_sigterm_ends_the_command_with_its_own_code(small: list[str], tmp_path: 
 
 def test_changed_settings_of_a_resumed_run_are_facts(run: Path) -> None:
     for steps in (5, 6):
-        train(resumed(run / "config.yaml", [f"steps={steps}", "log.samples=1"]), run, resume=True)
+        train(read(run / "config.yaml", [f"steps={steps}", "log.samples=1"]), run, resume=True)
     assert load(run).facts.changes == [
         Change(setting="steps", before=4, after=5),
         Change(setting="log.samples", before=4, after=1),

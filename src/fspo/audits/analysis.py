@@ -56,6 +56,14 @@ def audit(
     fairness over another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or
     `module:Class`, for data without a column of what was accepted. `clip_rate` is the rate at which methods are
     compared and the band is chosen; default: the run's own, or 0.1.
+
+    >>> import numpy as np, fspo
+    >>> random = np.random.default_rng(0)
+    >>> length = random.integers(10, 2000, 4000)
+    >>> log_ratio = 0.02 * np.sqrt(length) * random.normal(size=4000)
+    >>> found = fspo.audit({"length": length, "log_ratio": log_ratio}, rule="rloo")
+    >>> found.own.bins[0].clip_rate < found.own.bins[-1].clip_rate  # a fixed range clips long responses more
+    True
     """
     if clip_rate is not None and not 0 < clip_rate < 1:
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")

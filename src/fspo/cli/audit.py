@@ -29,7 +29,7 @@ def audit(
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
     confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
     json_out: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="write all figures; - is standard output")
+        str | None, typer.Option("--json", metavar="[PATH]", help="write all figures here; alone: to standard output")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write one page that opens offline")] = None,
     length: Column = None,

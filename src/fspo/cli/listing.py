@@ -1,40 +1,74 @@
-"""The commands `methods` and `tasks`: what there is to choose from."""
+"""The commands `methods` and `tasks`: what there is to choose from, and every parameter of one of them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from fspo.settings import Settings
+
 console = Console()
 
 
-def methods(name: Annotated[str | None, typer.Argument(help="show one method's parameters")] = None) -> None:
-    """List the objectives, or the parameters of one."""
+def methods(name: Annotated[str | None, typer.Argument(help="show this objective's parameters")] = None) -> None:
+    """List the objectives, or every parameter of one.
+
+    [dim]fspo methods[/]
+    [dim]fspo methods fspo[/]
+    """
     from fspo import objectives
 
     if name is None:
-        table = Table("objective", "what it does")
-        for key in objectives.names():
-            table.add_row(key, Text(objectives.get_class(key).summary))
-        console.print(table)
+        _list("objective", "what it does", {key: objectives.get_class(key).summary for key in objectives.names()})
+    else:
+        chosen = objectives.get_class(name)
+        _describe(name, chosen.summary, chosen)
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="show this task's parameters, and its first prompts")] = None,
+) -> None:
+    """List the tasks, or every parameter of one with its first prompts.
+
+    [dim]fspo tasks[/]
+    [dim]fspo tasks sort[/]
+    """
+    from fspo import tasks as library
+    from fspo.text import visible
+
+    if name is None:
+        _list("task", "what it asks", library.summaries())
         return
-    chosen = objectives.get_class(name)
-    console.print(Text.assemble((name, "bold"), f": {chosen.summary}"))
-    table = Table("parameter", "default", "what it is")
-    for key, field in chosen.model_fields.items():
-        table.add_row(key, Text(str(field.default)), Text(field.description or ""))
+    chosen = library.get_class(name)
+    _describe(name, chosen.summary, chosen)
+    try:
+        task = library.get(name)
+        examples = [task.example("train", i) for i in range(3)]
+    except ValueError as error:  # a file or a package that it needs
+        console.print(Text(visible(error), style="dim"))
+        return
+    for example in examples:
+        answer = example.answer if example.solution is None else example.solution
+        console.print(Text.assemble((visible(example.prompt), "bold"), f"  {visible(answer)}"))
+
+
+def _list(kind: str, what: str, rows: dict[str, str]) -> None:
+    table = Table(kind, what)
+    for key, summary in rows.items():
+        table.add_row(key, Text(summary))
     console.print(table)
 
 
-def tasks() -> None:
-    """List the tasks."""
-    from fspo import tasks as library
+def _describe(name: str, summary: str, settings: type[Settings]) -> None:
+    from fspo.settings import described
 
-    table = Table("task", "what it asks")
-    for key, summary in library.summaries().items():
-        table.add_row(key, Text(summary))
+    console.print(Text.assemble((name, "bold"), f": {summary}"))
+    table = Table("parameter", "type", "default", "range", "what it is")
+    for row in described(settings):
+        table.add_row(row.name, Text(row.type), Text(row.default), Text(row.range), Text(row.description))
     console.print(table)

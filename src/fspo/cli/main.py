@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from fspo import __version__
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
 from fspo.cli.evaluate import evaluate, sample
+from fspo.cli.export import export
 from fspo.cli.listing import methods, tasks
 from fspo.cli.report import explore, report, watch
 from fspo.cli.train import train, warmup
 from fspo.runtime import prepare
 from fspo.text import visible
+
+# Packages of `fspo[train]`: a command that needs one of them says so.
+TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf", "psutil", "huggingface_hub")
 
 app = typer.Typer(
     name="fspo",
@@ -31,8 +37,23 @@ app = typer.Typer(
 app.command()(train)
 app.command()(warmup)
 app.command(name="eval")(evaluate)
-for command in (sample, report, watch, explore, audit, compare, methods, tasks):
+for command in (sample, export, report, watch, explore, audit, compare, methods, tasks):
     app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fspo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -40,11 +61,29 @@ def main() -> None:
     prepare()
     sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
-        app()
+        app(_completed(sys.argv[1:]))
     except (ValueError, FloatingPointError, FileNotFoundError) as error:
-        message = Text.assemble(("error:", "bold red"), " ", visible(error))
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in TRAINING:
+            raise
+        _fail(f"this command needs the package {name}, which is not installed: pip install 'fspo[train]'")
+
+
+def _completed(arguments: list[str]) -> list[str]:
+    """`--json` without a path is `--json=-`, standard output."""
+    following = [*arguments[1:], "--"]
+    return [
+        "--json=-" if argument == "--json" and after.startswith("-") and after != "-" else argument
+        for argument, after in zip(arguments, following, strict=True)
+    ]
+
+
+def _fail(sentence: str) -> NoReturn:
+    message = Text.assemble(("error:", "bold red"), " ", visible(sentence))
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

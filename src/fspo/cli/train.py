@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -49,20 +50,20 @@ def train(
     [dim]fspo train --out runs/mine --resume steps=400[/]
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
-    config, folder = _configured(arguments, out, resume, force)
+    config, folder = _configured(arguments, out, resume)
     quiet()
     if dry_run:
         print(_described(config, folder, engine))
         return
+    from fspo import api
     from fspo.cli.display import Display
     from fspo.training.stopping import RunInterruptedError
 
-    run = _trainer(engine).train
     summary = {"model": config.model.path, "task": label_of(config), "objective": config.objective["name"]}
     again = f"fspo train --out {folder} --resume" + (f" --engine {engine.value}" if engine is not Engine.local else "")
     try:
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
-            run(config, folder, resume=resume, observer=display)
+            api.train(config, folder, resume=resume, force=force, engine=engine.value, observer=display)
     except RunInterruptedError as stop:
         _print(f"saved after step {stop.step}; to go on: ", again)
         raise typer.Exit(128 + stop.signal_number) from None
@@ -93,9 +94,9 @@ def warmup(arguments: Overrides = None) -> None:
     print(warm_start(config, tasks.get(config.task), progress))
 
 
-def _configured(arguments: list[str] | None, out: Path | None, resume: bool, force: bool) -> tuple[TrainConfig, Path]:
+def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
     """The configuration and the folder of a run; one that is resumed starts from its own saved configuration."""
-    from fspo.config import read, resumed
+    from fspo.config import read
 
     path, overrides = split(arguments)
     if not resume:
@@ -107,19 +108,12 @@ def _configured(arguments: list[str] | None, out: Path | None, resume: bool, for
         raise ValueError("--resume needs the folder of the run: add --out FOLDER")
     if not (out / "config.yaml").is_file():
         raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
-    return resumed(out / "config.yaml", overrides, force=force), out
-
-
-def _trainer(engine: Engine) -> Any:
-    """The module whose `train` runs a configuration on this engine."""
-    from importlib import import_module
-
-    return import_module("fspo.training.loop" if engine is Engine.local else f"fspo.engines.{engine.value}.run")
+    return read(out / "config.yaml", overrides), out
 
 
 def _described(config: TrainConfig, folder: Path, engine: Engine) -> str:
     if engine is not Engine.local:
-        return str(_trainer(engine).describe(config, folder))
+        return str(import_module(f"fspo.engines.{engine.value}.run").describe(config, folder))
     import yaml
 
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,4 +1,12 @@
-"""Is clipping fair? Rates by length with intervals, the LRE, the band from data, H, and the cosine guarantee."""
+"""Is clipping fair? Rates by length with intervals, the LRE, the band from data, H, and the cosine guarantee.
+
+>>> import numpy as np, fspo
+>>> lengths = np.repeat([10, 100], 50)
+>>> accepted = np.where(lengths == 10, 1.0, np.arange(100) % 2)  # half of the long responses are clipped away
+>>> report = fspo.fairness.measure(lengths, accepted, bins=2)
+>>> report.clip_rate, [bin.clip_rate for bin in report.bins], round(report.lre, 3)
+(0.25, [0.0, 0.5], 0.333)
+"""
 
 from fspo.fairness.bins import FEW_VALUES, Bins, Interval, cut, partition, quantile_edges
 from fspo.fairness.calibrate import Calibration, PartitionBands, calibrate, partition_bands

@@ -1,7 +1,13 @@
 """Policy objectives: FSPO, and every method it is compared with, from the same few primitives.
 
-objective = fspo.objectives.get("fspo", c_low=0.05, c_high=0.05)
-out = objective(logprobs, old_logprobs, advantages, mask)
+>>> import torch, fspo
+>>> objective = fspo.objectives.get("fspo", c_low=0.05, c_high=0.05)
+>>> old = torch.full((2, 3), -1.0)
+>>> logprobs = (old + 0.1).requires_grad_()
+>>> out = objective(logprobs, old, torch.tensor([1.0, -1.0]), torch.ones(2, 3, dtype=torch.bool))
+>>> out.loss.backward()
+>>> out.accepted  # S = 0.3 lies above 0.05 sqrt(3): no gradient where A > 0, and the dual clip acts where A < 0
+tensor([0., 0.])
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fspo.objectives.primitives import low_variance_kl
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class Totals:
 
     All of them are plain sums: totals of micro-batches, accumulation steps or ranks are added (`a + b`, or an
     all-reduce of `vector()`), and every part of the batch is then given the same totals.
+
+    >>> import torch, fspo
+    >>> logprobs, old, mask = torch.full((2, 3), -1.0), torch.full((2, 3), -1.5), torch.ones(2, 3, dtype=torch.bool)
+    >>> first, second = (fspo.Totals.of(logprobs[i], old[i], mask[i]) for i in (slice(0, 1), slice(1, 2)))
+    >>> whole = first + second
+    >>> whole.sequences, whole.tokens, whole.drift
+    (2, 6.0, 0.5)
     """
 
     sequences: float
@@ -165,9 +174,9 @@ def _check_rows(good: Tensor, sentence: str) -> None:
 
 def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> None:
     for name, value in {"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages}.items():
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         raise ValueError(f"mask must be a bool tensor, not {_kind(mask)}; mask.bool() makes one")
     if logprobs.dim() != 2 or not logprobs.numel():
         raise ValueError(f"logprobs must have the shape (B, T) with B, T > 0, not {tuple(logprobs.shape)}")
@@ -180,4 +189,4 @@ def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ma
 
 
 def _kind(value: object) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__

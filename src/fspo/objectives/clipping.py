@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.objectives.batch import Totals
+from fspo.objectives.batch import Batch, Totals
+from fspo.tensors import torch
 
 if TYPE_CHECKING:
     from fspo.objectives.objective import Objective
@@ -44,7 +45,7 @@ class Band(NamedTuple):
 
 
 class Weighting(NamedTuple):
-    """How S enters the objective of a response that is not clipped: gain exp(scale S) A.
+    """How S enters the objective of a response that is not clipped: gain exp(scale S) A, up to a factor per batch.
 
     Each is a number or an array of one per response.
     """
@@ -85,7 +86,12 @@ class Responses:
     @cached_property
     def token_squares(self) -> Array | None:
         """(N,) the sum of (l - mu)^2 over the tokens of each response."""
-        return None if self.tokens is None else np.add.reduceat((self.tokens - self.mu) ** 2, self.starts)
+        return None if self.tokens is None else self.squares_about(np.full(len(self.lengths), self.mu))
+
+    def squares_about(self, mu: Array) -> Array:
+        """(N,) the sum of (l - mu)^2 over the tokens of each response, whose tokens are known."""
+        assert self.tokens is not None
+        return np.add.reduceat((self.tokens - self.per_token(mu)) ** 2, self.starts)
 
     def per_token(self, values: Array) -> Array:
         return np.repeat(values, self.lengths.astype(np.intp))
@@ -187,18 +193,37 @@ def accepted(objective: Objective, rows: Responses) -> Array:
         raise ValueError(
             f"the rule {objective.name} looks at tokens: give per-token log-probs (--logprobs, --old-logprobs)"
         )
-    if not rows.sign.any():
-        parts = [accepted(objective, replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)]
-        return np.minimum(*parts)
-    return _surrogate_accepted(objective, rows)
+    return _either_sign(lambda signed: _accepted(objective, signed), rows)
 
 
-def _surrogate_accepted(objective: Objective, rows: Responses) -> Array:
-    """By the objective's own surrogate: what training would have accepted."""
-    import torch
+def _either_sign(found: Callable[[Responses], Array], rows: Responses) -> Array:
+    """What survives; where no sign is known, the less of what would survive with either."""
+    if rows.sign.any():
+        return found(rows)
+    return np.minimum(*(found(replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)))
 
-    from fspo.objectives.batch import Batch
 
+def _accepted(objective: Objective, rows: Responses) -> Array:
+    band = objective.band(rows.lengths, rows.totals)
+    if band is None:
+        return objective.survival(rows)(1.0)
+    if objective.clips_tokens:
+        return rows.token_mean(_inside(rows.tokens, rows.per_token(rows.sign), band, objective.cap(1.0)))
+    if objective.needs_tokens:
+        squares = rows.squares_about(band.centre / rows.lengths)
+        band = objective.band(rows.lengths, rows.totals, token_squares=squares) or band
+    return _inside(rows.log_ratio, rows.sign, band, objective.cap(rows.lengths))
+
+
+def _inside(x: Any, sign: Array, band: Band, cap: Any) -> Array:
+    """1 where the gradient of x passes a pessimistic clip and the hard cap, else 0."""
+    low, high = band.bounds
+    passes = np.where(sign > 0, x <= high, (sign == 0) | ((x >= low) & (x <= band.centre + band.dual)))
+    return np.asarray(passes & (x <= cap), np.float64)
+
+
+def surrogate_accepted(objective: Objective, rows: Responses) -> Array:
+    """By the objective's own surrogate, which needs torch: for one that has no band and no `survival` of its own."""
     S, L, sign = (torch.from_numpy(np.asarray(v, np.float64)) for v in (rows.log_ratio, rows.lengths, rows.sign))
     if not objective.needs_tokens or rows.tokens is None:
         column, mask = S.unsqueeze(-1), torch.ones(len(S), 1, dtype=torch.bool)
@@ -225,9 +250,9 @@ def default_survival(objective: Objective, rows: Responses) -> Callable[[float],
     """Acceptance as a function of the scale, by the surrogate of the scaled objective."""
 
     def at(k: float) -> Array:
-        scaled = objective.scaled(k)
+        scaled = objective if k == 1 else objective.scaled(k)
         assert scaled is not None
-        return accepted(scaled, rows)
+        return _either_sign(lambda signed: surrogate_accepted(scaled, signed), rows)
 
     return at
 

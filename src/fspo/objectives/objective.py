@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals, masked
@@ -17,6 +15,10 @@ from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, 
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import with_slope
 from fspo.settings import Settings
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
@@ -97,6 +99,11 @@ class Objective(Settings, ABC):
     def weighting(self, lengths: Any) -> Weighting | None:
         """How S enters the loss at each of `lengths`; None where it is not through a ratio of the whole response."""
         return None
+
+    def cap(self, lengths: Any) -> Any:
+        """The S (or token log-ratio) at which the hard cap on the exponent acts, at each of `lengths`."""
+        weighting = self.weighting(lengths)
+        return self.exponent_cap if weighting is None else self.exponent_cap / weighting.scale
 
     def scaled(self, k: float) -> Objective | None:
         """Itself with a clip range k times as wide, in log space; None where there is no range to set."""

@@ -4,15 +4,17 @@ differ from the trainer's."""
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from fspo.objectives.batch import Batch, masked
 from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.settings import Settings
+from fspo.tensors import no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class KLPenalty(Settings):
@@ -60,7 +62,7 @@ class Mismatch(Settings):
             raise ValueError("the sqrt(L) rule is about whole sequences: use level='sequence' with c")
         return self
 
-    @torch.no_grad()
+    @no_grad
     def weights(self, old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The weights, (B,) or (B, T), and which of them the rule changed.
 

@@ -6,11 +6,14 @@ where A > 0, from below where A < 0. Written so, nothing is exponentiated before
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Clip(NamedTuple):
@@ -27,7 +30,7 @@ def pessimistic(
     low: Tensor | float,
     high: Tensor | float,
     cap: float,
-    dual: Tensor | float = torch.inf,
+    dual: Tensor | float = math.inf,
 ) -> Clip:
     """exp of `log_ratio`, clamped where that makes the objective smaller, as in PPO.
 
@@ -59,24 +62,30 @@ def scaled_range(clip_low: float, clip_high: float, k: float) -> dict[str, float
     return {"clip_low": -math.expm1(-k * low), "clip_high": math.expm1(k * high)}
 
 
-class _Linear(torch.autograd.Function):
-    """A value whose gradient is known: one product in the backward pass, and one tensor kept for it."""
-
-    @staticmethod
-    def forward(ctx: Any, logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return gradient * slope, None, None
-
-
 def with_slope(logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     """The scalar `value`, with `slope` (B, T) as its gradient in `logprobs`; both are constants."""
-    result: Tensor = _Linear.apply(logprobs, value, slope)  # type: ignore[no-untyped-call]
+    result: Tensor = _linear().apply(logprobs, value, slope)
     return result
+
+
+@functools.cache
+def _linear() -> Any:
+    """The operation of `with_slope`, defined when torch is first needed."""
+
+    class Linear(torch.autograd.Function):
+        """A value whose gradient is known: one product in the backward pass, and one tensor kept for it."""
+
+        @staticmethod
+        def forward(ctx: Any, logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+            ctx.save_for_backward(slope)
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+            (slope,) = ctx.saved_tensors
+            return gradient * slope, None, None
+
+    return Linear
 
 
 def low_variance_kl(log_ratio: Tensor, cap: float = 20.0) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fspo.model.loading import Policy
 from fspo.tasks.task import Example
@@ -20,13 +20,13 @@ def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None
         return [_ids(policy, example.prompt) for example in examples]
     if tokenizer.chat_template is None:
         raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": example.prompt}], tokenize=False, add_generation_prompt=True
-        )
-        for example in examples
-    ]
-    return [_ids(policy, text, add_special_tokens=False) for text in texts]
+    return [encode_turns(policy, [{"role": "user", "content": example.prompt}]) for example in examples]
+
+
+def encode_turns(policy: Policy, turns: Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of a conversation by the tokenizer's chat template, with the start of the model's next turn."""
+    text = policy.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True)
+    return _ids(policy, text, add_special_tokens=False)
 
 
 def _ids(policy: Policy, text: str, **options: bool) -> list[int]:

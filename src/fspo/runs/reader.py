@@ -60,7 +60,16 @@ def load_all(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def load(folder: str | Path) -> Run:
-    """Read a run folder."""
+    """Read a run folder: configuration, metrics, evaluations and samples, and notes on what is missing.
+
+    >>> import fspo
+    >>> small = {"prompts": 4, "group": 4, "max_new_tokens": 6}
+    >>> config = {"model": {"path": "tiny:1x32"}, "warmup": None, "steps": 1, "rollout": small, "eval": {"prompts": 8}}
+    >>> run = fspo.train(config | {"task": {"name": "sort", "n_max": 5}}, "runs/read")
+    >>> run = fspo.load_run("runs/read")
+    >>> run.objective, run.metrics[-1].step, run.notes
+    ({'name': 'fspo'}, 1, [])
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give the folder that `fspo train` wrote")

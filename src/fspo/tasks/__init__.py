@@ -1,7 +1,14 @@
-"""Tasks: where prompts come from and how answers are scored."""
+"""Tasks: where prompts come from and how answers are scored.
+
+>>> import fspo
+>>> task = fspo.tasks.get({"name": "sort", "n_max": 5})
+>>> example = task.example("train", 0)
+>>> task.score(example, example.solution)
+1.0
+"""
 
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.registry import get, is_code, names, register, summaries
+from fspo.tasks.registry import get, get_class, is_code, names, register, spec, summaries
 from fspo.tasks.scoring import Score, Scorer
 from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
 
@@ -14,8 +21,10 @@ __all__ = [
     "Scorer",
     "Task",
     "get",
+    "get_class",
     "is_code",
     "names",
     "register",
+    "spec",
     "summaries",
 ]

@@ -37,6 +37,12 @@ def names() -> list[str]:
     return TASKS.names()
 
 
+def get_class(name: str) -> type[Task]:
+    """The class of a task by its name, with or without an argument after a colon; `module:Class` is imported."""
+    kind = name.partition(":")[0]
+    return TASKS.get(kind if kind in TASKS.names() else name)
+
+
 def summaries() -> dict[str, str]:
     """One line per task, for listings."""
     return {name: TASKS.get(name).summary for name in TASKS.names()}
@@ -63,6 +69,16 @@ def get(spec: Spec) -> Task:
     return Mixture(parts=tuple(_one(entry) for entry in entries), weights=weights)
 
 
+def spec(task: Task) -> Any:
+    """What a configuration says about a task, so that `get` gives it back: its name and what differs from defaults."""
+    if isinstance(task, Mixture):
+        return [{**spec(part), "weight": weight} for part, weight in zip(task.parts, task.weights, strict=True)]
+    cls = type(task)
+    own = cls.name not in TASKS.names() or TASKS.get(cls.name) is not cls
+    values = task.model_dump(mode="json", exclude_defaults=True)
+    return {"name": f"{cls.__module__}:{cls.__qualname__}" if own else cls.name, **values}
+
+
 def _one(spec: Mapping[str, Any]) -> Task:
     parameters = {str(key): value for key, value in spec.items() if key != "name"}
     if "name" not in spec:
@@ -70,8 +86,8 @@ def _one(spec: Mapping[str, Any]) -> Task:
     full = str(spec["name"])
     name, colon, argument = full.partition(":")
     if colon and name not in TASKS.names():  # module:Class
-        return TASKS.get(full)(**parameters)
-    task = TASKS.get(name)
+        return get_class(full)(**parameters)
+    task = get_class(full)
     if colon and not task.argument:
         raise ValueError(f"task {name!r} takes nothing after a colon: write {{'name': {name!r}, ...}}")
     if argument and task.argument:

@@ -20,7 +20,13 @@ SPLITS = {"eval": (0,), "validation": (1,), "train": (2, 3, 4, 5, 6, 7, 8, 9)}
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt and everything needed to score an answer to it."""
+    """One prompt and everything needed to score an answer to it.
+
+    >>> import fspo
+    >>> example = fspo.Example(prompt="2+2=", answer=4, task="sums", index=0, solution="4")
+    >>> example.difficulty, example.attributes
+    (0.0, {})
+    """
 
     prompt: str
     answer: Any  # can be written as JSON
@@ -32,7 +38,26 @@ class Example:
 
 
 class Task(Settings):
-    """A source of prompts and the reward of their answers; its fields are its parameters."""
+    """A source of prompts and the reward of their answers; its fields are its parameters.
+
+    A task of one's own is a class in a module of one's own, written `module:Class` where a name is taken. `example`
+    must give the same prompt for the same index every time, and no prompt of the train split in another split.
+
+    >>> from typing import ClassVar
+    >>> import fspo
+    >>> class Parity(fspo.Task):
+    ...     name: ClassVar[str] = "parity"
+    ...     summary: ClassVar[str] = "is a number odd or even?"
+    ...     def example(self, split, index):
+    ...         number = 10 * index + ("eval", "validation", "train").index(split)
+    ...         answer = "odd" if number % 2 else "even"
+    ...         return fspo.Example(f"{number}?", answer, self.label, index, solution=answer)
+    ...     def score(self, example, completion):
+    ...         return float(completion.strip() == example.answer)
+    >>> task = Parity()
+    >>> task.example("train", 3).prompt, task.score(task.example("train", 3), "even")
+    ('32?', 1.0)
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]

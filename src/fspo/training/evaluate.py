@@ -108,9 +108,17 @@ def evaluate(
             scores = scorer.score(asked, texts)
             own = [
                 Answer(
-                    e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail,
+                    e.prompt,
+                    text,
+                    s.value,
+                    len(c),
+                    not done,
+                    e.difficulty,
+                    e.task,
+                    s.failure,
+                    s.detail,
                     task.features(e, text),
-                )  # fmt: skip
+                )
                 for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
             ]
         by_prompt = [own[i : i + samples] for i in range(0, len(own), samples)]

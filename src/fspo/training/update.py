@@ -226,7 +226,7 @@ class _Part:
     loss: float = 0.0
     kl: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    direction: MeasuredCosine | None = None
+    direction: Direction | None = None
     old: Tensor | None = None  # log-probs of its rows, where they were not known before
 
     def __post_init__(self) -> None:

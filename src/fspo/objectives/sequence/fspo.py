@@ -64,13 +64,21 @@ def with_low_variance(batch: Batch, drift: Drift) -> Totals:
     return totals
 
 
+def in_tokens(reference_length: ReferenceLength, totals: Totals) -> float:
+    """The reference length as a number."""
+    return totals.tokens / totals.sequences if reference_length == "mean" else reference_length
+
+
+def constant_gain(reference_length: ReferenceLength) -> float:
+    """The factor of the loss that is known without a batch."""
+    return 1.0 if reference_length == "mean" else 1 / reference_length
+
+
 def band_surrogate(batch: Batch, band: Band, cap: float, reference_length: ReferenceLength) -> Surrogate:
     """The pessimistic objective of a band on the sequence sum, divided by a length that all responses share."""
-    mean = batch.totals.tokens / batch.totals.sequences
-    reference = mean if reference_length == "mean" else reference_length
     A, (low, high) = batch.row_advantages, band.bounds
     clip = pessimistic(batch.log_ratio, A, low, high, cap, band.centre + band.dual)
-    return Surrogate(clip.ratio * A / reference, clip.accepted.to(A.dtype), clip.capped)
+    return Surrogate(clip.ratio * A / in_tokens(reference_length, batch.totals), clip.accepted.to(A.dtype), clip.capped)
 
 
 def recorded_band(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +133,7 @@ class FSPO(Objective):
         return Band(mu * lengths, c_low * width, c_high * width, dual)
 
     def weighting(self, lengths: Any) -> Weighting:
-        return Weighting(gain=1 / self.reference_length)
+        return Weighting(gain=constant_gain(self.reference_length))
 
     def scaled(self, k: float) -> FSPO:
         return self.model_copy(update={"c_low": k * self.c_low, "c_high": k * self.c_high, "clip_rate": None})

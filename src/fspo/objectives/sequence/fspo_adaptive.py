@@ -24,17 +24,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field, PrivateAttr
-from torch import Tensor
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, at_threshold
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.sequence.fspo import FSPO, ReferenceLength, band_surrogate
+from fspo.objectives.sequence.fspo import FSPO, ReferenceLength, band_surrogate, constant_gain
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -74,7 +76,7 @@ class FSPOAdaptive(Objective):
         return Band(mu * lengths, c_low * root, c_high * root, dual)
 
     def weighting(self, lengths: Any) -> Weighting:
-        return Weighting(gain=1 / self.reference_length)
+        return Weighting(gain=constant_gain(self.reference_length))
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
         """The FSPO that this was at an update; where only the widths were recorded, with the drift as it bounds it."""

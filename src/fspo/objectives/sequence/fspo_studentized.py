@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.sequence.fspo import ReferenceLength, band_surrogate, drift_of, with_low_variance
+from fspo.tensors import torch
 
 
 class FSPOStudentized(Objective):

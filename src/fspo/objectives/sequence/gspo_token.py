@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
 from fspo.objectives.batch import Batch, masked
 from fspo.objectives.objective import Surrogate
 from fspo.objectives.primitives import log_range, pessimistic
 from fspo.objectives.sequence.gspo import GSPO
+from fspo.tensors import no_grad
 
 
 class GSPOToken(GSPO):
@@ -25,7 +24,7 @@ class GSPOToken(GSPO):
     name: ClassVar[str] = "gspo_token"
     summary: ClassVar[str] = "GSPO with token gradients; takes an advantage for each token"
 
-    @torch.no_grad()
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         mean = (batch.log_ratio / batch.lengths).unsqueeze(-1)

@@ -34,7 +34,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band, Weighting
@@ -107,8 +106,3 @@ class LengthFamily(Objective):
         mu = drift_of(totals, self.drift, self.c_low)
         result.metrics.update(drift=mu, c_low=self.c_low, c_high=self.c_high)
         return result
-
-    def _row_scale(self, batch: Batch) -> Tensor:
-        """A penalty weighs the tokens of a response as the gradient of its ratio does on-policy."""
-        units = batch.lengths / self.unit_length
-        return units ** (self.gain_exponent - self.ratio_exponent) / batch.totals.sequences

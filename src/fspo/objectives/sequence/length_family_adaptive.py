@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Band, Weighting
 from fspo.objectives.objective import Objective, Surrogate
+from fspo.objectives.sequence.fspo import constant_gain, in_tokens
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.length_family import LengthFamily, weighted_surrogate
 
@@ -33,17 +33,16 @@ class LengthFamilyAdaptive(FSPOAdaptive):
 
     def weighting(self, lengths: Any) -> Weighting:
         scale, gain = self._member.weighting(lengths)
-        return Weighting(scale, gain / self.reference_length)
+        return Weighting(scale, gain * constant_gain(self.reference_length))
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
         """The member that this was at an update; where only the widths were recorded, with a bounded drift."""
         return self if metrics.get("c_low") is None else self._member.recorded(metrics)
 
     def _clipped(self, batch: Batch, band: Band) -> Surrogate:
-        return weighted_surrogate(batch, band, self.weighting(batch.lengths), self.exponent_cap)
-
-    def _row_scale(self, batch: Batch) -> Tensor:
-        return self._member._row_scale(batch)
+        scale, gain = self._member.weighting(batch.lengths)
+        weighting = Weighting(scale, gain / in_tokens(self.reference_length, batch.totals))
+        return weighted_surrogate(batch, band, weighting, self.exponent_cap)
 
     @property
     def _member(self) -> LengthFamily:

@@ -7,12 +7,15 @@ A advantage. Unbiased only while the answers come from the current policy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from fspo.objectives.batch import Batch
+from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.tensors import no_grad, torch
 
 
 class REINFORCE(Objective):
@@ -22,7 +25,10 @@ class REINFORCE(Objective):
     summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip: for on-policy data"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
-    @torch.no_grad()
+    def survival(self, rows: Responses) -> Callable[[float], Array]:
+        return lambda k: np.ones(len(rows.lengths))
+
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A, ones = batch.token_advantages, torch.ones_like(batch.lengths)
         return Surrogate(A * batch.logprobs, ones, 0 * ones, slope=A.clone())

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.tensors import no_grad, torch
 
 LOWEST = math.log(1e-8)
 
@@ -50,7 +50,7 @@ class VESPO(Objective):
         bend = np.maximum(decay * np.expm1(log_w) - power * log_w, 0)  # - log of the share that survives
         return lambda k: np.exp(-bend / k)
 
-    @torch.no_grad()
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.row_advantages
         cap = self.exponent_cap

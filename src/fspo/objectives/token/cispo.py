@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
+from fspo.tensors import no_grad
 
 
 class CISPO(Objective):
@@ -48,7 +48,7 @@ class CISPO(Objective):
         inverse = np.exp(-np.minimum(rows.tokens, self.exponent_cap))
         return lambda k: rows.token_mean(np.minimum(1, k * self.ratio_high * inverse))
 
-    @torch.no_grad()
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
         accepted = batch.share_(ratio.reciprocal().mul_(self.ratio_high).clamp_(max=1))

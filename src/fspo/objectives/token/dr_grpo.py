@@ -7,14 +7,16 @@ r token ratio, A advantage. Goes with the `dr_grpo` advantage, which does not di
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.objective import Aggregation
 from fspo.objectives.token.token_clip import TokenClip
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DrGRPO(TokenClip):

@@ -7,15 +7,16 @@ l token log-ratio, A advantage. Differs from GSPO in that tokens are clipped, no
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
+from fspo.tensors import torch
 
 
 class GMPO(Objective):
@@ -33,6 +34,10 @@ class GMPO(Objective):
 
     def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
         return Band(0.0, self.clip_low, self.clip_high)
+
+    def cap(self, lengths: Any) -> Any:
+        """The cap is on the mean of the tokens, none of which it clips."""
+        return math.inf
 
     def scaled(self, k: float) -> GMPO:
         return self.model_copy(update={"clip_low": k * self.clip_low, "clip_high": k * self.clip_high})

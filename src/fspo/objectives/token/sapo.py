@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
+from fspo.tensors import no_grad, torch
 
 
 class SAPO(Objective):
@@ -43,7 +43,7 @@ class SAPO(Objective):
         # 4 g (1 - g) of the gate g = sigmoid(x)
         return lambda k: rows.token_mean(1 / np.cosh(np.minimum(np.abs(off / k) / 2, 300)) ** 2)
 
-    @torch.no_grad()
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         tau = torch.where(A > 0, self.tau_pos, self.tau_neg).to(A.dtype)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals, masked
 from fspo.objectives.clipping import Band
 from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import log_range, pessimistic, scaled_range
+from fspo.tensors import no_grad
 
 
 class TokenClip(Objective):
@@ -39,7 +39,7 @@ class TokenClip(Objective):
         dual = None if self.dual_clip is None else self.dual_clip**k
         return self.model_copy(update={**scaled_range(self.clip_low, self.clip_high, k), "dual_clip": dual})
 
-    @torch.no_grad()
+    @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         _, low, high, dual = self.band(batch.lengths, batch.totals)

@@ -1,0 +1,42 @@
+"""`torch`, imported when it is first used: what an objective clips is known, and an audit runs, without it.
+
+    from fspo.tensors import no_grad, torch
+
+Modules that only describe a computation (objectives, advantages) take `torch` from here. Those that cannot do anything
+without it (model, rollout, training) import it as usual.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+else:
+
+    class _Torch:
+        """Looks up every name in the module itself."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(importlib.import_module("torch"), name)
+
+    torch = _Torch()
+
+__all__ = ["no_grad", "torch"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def no_grad(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, called under `torch.no_grad()`. (That one as a decorator would import torch at once.)"""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.no_grad():
+            return function(*args, **kwargs)
+
+    return call
