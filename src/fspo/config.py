@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from fspo import advantages, objectives, tasks
+from fspo import advantages, objectives, recipes, tasks
 from fspo.settings import Settings, changes, hint
 
 
@@ -230,11 +230,11 @@ class TrainConfig(Settings):
 
 
 def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
-    """The configuration of a YAML or TOML file (or the default), with `key.sub=value` overrides."""
+    """The configuration of a YAML or TOML file, a recipe or the default, with `key.sub=value` overrides."""
     if path is None:
         values: Any = {}
     else:
-        values = parse(Path(path))
+        values = parse(path)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -277,7 +277,9 @@ def _names(spec: Any) -> list[str]:
     return [name] if isinstance(name, str) else []
 
 
-def parse(path: Path) -> Any:
+def parse(path: str | Path) -> Any:
+    """The settings of a configuration file or of `recipe:NAME`, as written."""
+    path = recipes.located(path)
     if not path.is_file():
         raise ValueError(f"there is no configuration file {str(path)!r}")
     text = path.read_text()

@@ -16,9 +16,12 @@ from rich.text import Text
 from fspo import __version__
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
+from fspo.cli.doctor import doctor
 from fspo.cli.evaluate import evaluate, sample
 from fspo.cli.export import export
 from fspo.cli.listing import methods, tasks
+from fspo.cli.plan import plan
+from fspo.cli.recipes import recipes
 from fspo.cli.report import explore, report, watch
 from fspo.cli.train import train, warmup
 from fspo.runtime import prepare
@@ -29,7 +32,6 @@ TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf"
 
 app = typer.Typer(
     name="fspo",
-    help="Length-fair reinforcement learning from verifiable rewards for language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -37,7 +39,20 @@ app = typer.Typer(
 app.command()(train)
 app.command()(warmup)
 app.command(name="eval")(evaluate)
-for command in (sample, export, report, watch, explore, audit, compare, methods, tasks):
+for command in (
+    sample,
+    export,
+    report,
+    watch,
+    explore,
+    audit,
+    compare,
+    methods,
+    tasks,
+    recipes,
+    plan,
+    doctor,
+):
     app.command()(command)
 
 
@@ -48,12 +63,12 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and stop")
     ] = False,
 ) -> None:
-    pass
+    """Length-fair reinforcement learning from verifiable rewards for language models."""
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def train(
     ] = False,
     report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
     engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = Engine.local,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="write what the engine would be given, and stop")] = False,
 ) -> None:
     """Train a policy. With no argument: a tiny model learns to sort, in minutes on two CPU cores.
 
@@ -113,7 +113,7 @@ def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> 
 
 def _described(config: TrainConfig, folder: Path, engine: Engine) -> str:
     if engine is not Engine.local:
-        return str(import_module(f"fspo.engines.{engine.value}.run").describe(config, folder))
+        return str(import_module(f"fspo.engines.{engine.value}.run").dry_run(config, folder))
     import yaml
 
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

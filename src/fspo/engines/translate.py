@@ -8,13 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fspo import tasks
 from fspo.config import TrainConfig
+from fspo.files import replace_file
 from fspo.model.loading import load, save
 from fspo.training.warmup import Progress, warm_start
 
 CLIP_NORM = 1.0
 """The largest gradient norm where none is given: these trainers have a fixed limit only, and this is their default."""
+
+PROMPT = 1024  # longest prompt in tokens; longer ones are left out
 
 
 def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
@@ -69,3 +74,30 @@ def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:
         count = min(count, size)
     examples = (task.example(split, i) for i in range(count))
     return [{"prompt": e.prompt, "task": e.task, "index": e.index} for e in examples]
+
+
+def short_enough(asked: list[dict[str, Any]], tokenizer: Any) -> tuple[list[dict[str, Any]], int]:
+    """The rows whose prompt has at most PROMPT tokens, and how many have more."""
+    kept = [row for row in asked if len(tokenizer(row["prompt"])["input_ids"]) <= PROMPT]
+    if not kept:
+        raise ValueError(f"every prompt of the task has more than {PROMPT} tokens: use a task with shorter prompts")
+    return kept, len(asked) - len(kept)
+
+
+def write_job(config: TrainConfig, folder: Path, commands: list[str]) -> Path:
+    """A run that is started elsewhere: the configuration, job.yaml, and a script that runs `commands`, run.sh.
+
+    Paths are relative to the folder of the script, `$RUN`. The folder does not hold a run until the script has begun.
+    """
+    values = config.model_dump(mode="json")
+    replace_file(folder / "job.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    lines = [
+        "#!/bin/sh",
+        "# Written by `fspo train --dry-run`. The machine that runs it needs fspo with the same extras.",
+        "set -eu",
+        'RUN=$(cd "$(dirname "$0")" && pwd)',
+        *commands,
+    ]
+    script = replace_file(folder / "run.sh", "\n".join(lines) + "\n")
+    script.chmod(0o755)
+    return script

@@ -13,6 +13,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from fspo import advantages, objectives
+from fspo.engines.sampler_rules import BAND, NEUTRAL, RULE, refuse_cut
 
 _RANGE = "give the clip range in objective_args"
 REPLACED = {  # settings of TRL's own losses that no objective reads, and what to use instead
@@ -55,6 +56,7 @@ class FSPOConfig(GRPOConfig):
         for name, fix in REPLACED.items():
             if getattr(self, name) != getattr(GRPOConfig, name):
                 raise ValueError(f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: {fix}")
+        self._check_sampling()
         assert self.steps_per_generation is not None  # TRL has filled it in
         every, window = self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps
         if every % window:
@@ -70,6 +72,23 @@ class FSPOConfig(GRPOConfig):
         objective = self.make_objective()
         if objective.kl is not None:
             self.beta = objective.kl.coef  # TRL takes log-probs of the reference where beta is not 0
+
+    def _check_sampling(self) -> None:
+        """Answers are drawn from the whole distribution, at the temperature at which log-probs are taken."""
+        refuse_cut({name: getattr(self, name) for name in NEUTRAL if hasattr(self, name)})
+        more: dict[str, Any] = dict(self.generation_kwargs or {})  # type: ignore[arg-type]
+        refuse_cut(more, "generation_kwargs.")
+        if more.get("temperature", self.temperature) != self.temperature:
+            raise ValueError(
+                f"generation_kwargs.temperature = {more['temperature']!r} is refused: log-probs are taken at "
+                f"temperature = {self.temperature}; set that one"
+            )
+
+    @property
+    def sampler_rule(self) -> str:
+        """What a run says at its start about vLLM's mismatch; empty where the rule is not this package's default."""
+        mismatch = self.make_objective().mismatch
+        return RULE if self.use_vllm and mismatch is not None and mismatch == objectives.Mismatch(**BAND) else ""
 
     @property
     def updates(self) -> int:
@@ -88,11 +107,14 @@ class FSPOConfig(GRPOConfig):
             raise ValueError(
                 f"entropy_coef = {self.entropy_coef} and the one in objective_args differ: give one of them"
             )
-        if "mismatch" in given and "mismatch" in settings:
-            changed = [name for name in SAMPLER if getattr(self, name) != getattr(GRPOConfig, name)]
-            if changed:
-                raise ValueError(f"{changed[0]} and mismatch in objective_args are the same rule: give one of them")
+        if "mismatch" in given and "mismatch" in settings and (changed := self.changed_correction):
+            raise ValueError(f"{changed[0]} and mismatch in objective_args are the same rule: give one of them")
         return objective
+
+    @property
+    def changed_correction(self) -> list[str]:
+        """The settings of TRL's own correction of vLLM's mismatch that were changed: its rule is used then."""
+        return [name for name in SAMPLER if getattr(self, name) != getattr(GRPOConfig, name)]
 
     def _translated(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
@@ -103,6 +125,8 @@ class FSPOConfig(GRPOConfig):
         if "max_length" in objectives.get_class(self.objective).model_fields:
             settings["max_length"] = self.max_completion_length
         if self.use_vllm and self.vllm_importance_sampling_correction:
+            settings["mismatch"] = dict(BAND)
+        if "mismatch" in settings and self.changed_correction:
             level, mode = self.vllm_importance_sampling_mode.split("_")
             high = self.vllm_importance_sampling_clip_max
             low = self.vllm_importance_sampling_clip_min or 0.0

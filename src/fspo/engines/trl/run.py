@@ -16,7 +16,7 @@ from typing import Any
 
 from fspo import tasks
 from fspo.config import TrainConfig
-from fspo.engines.translate import CLIP_NORM, is_chat, place, refuse, rows, start
+from fspo.engines.translate import CLIP_NORM, PROMPT, is_chat, place, refuse, rows, short_enough, start, write_job
 from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
 from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
@@ -72,10 +72,13 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     return found | config.engines.trl
 
 
-def describe(config: TrainConfig, folder: Path) -> str:
-    """What a dry run prints."""
+def dry_run(config: TrainConfig, folder: Path) -> str:
+    """Write the configuration and a script for another machine; returns what TRL's trainer would be given."""
     lines = [f"    {name}={value!r}," for name, value in arguments(config, folder).items()]
-    return "\n".join(["FSPOTrainer(", f"    model={place(config, folder)!r},", "    args=FSPOConfig(",
+    launch = 'torchrun --nproc_per_node "${DEVICES:-1}" -m fspo train "$RUN/job.yaml" --engine trl --out "$RUN"'
+    script = write_job(config, folder, [launch])
+    return "\n".join([f"# written to {script}; copy {folder} to the machine that trains", "FSPOTrainer(",
+                      f"    model={place(config, folder)!r},", "    args=FSPOConfig(",
                       *("    " + line for line in lines), "    ),", ")"])  # fmt: skip
 
 
@@ -86,7 +89,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         from transformers import AutoTokenizer, PrinterCallback
         from trl.trainer import grpo_trainer  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"--engine trl needs TRL ({error}): pip install fspo[trl]") from None
+        raise ValueError(f"--engine trl needs TRL ({error}): pip install 'fspo[trl]'") from None
     from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
     observer = observer or NullObserver()
@@ -103,6 +106,9 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
                 os.environ[variable] = project
         tokenizer = AutoTokenizer.from_pretrained(path)
         asked = rows(config.task, "train", config.steps * config.rollout.prompts)
+        asked, left_out = short_enough(asked, tokenizer)
+        if left_out:
+            observer.note(f"{left_out} prompts of more than {PROMPT} tokens are left out")
         if is_chat(config, tokenizer.chat_template):
             for row in asked:
                 row["prompt"] = [{"role": "user", "content": row["prompt"]}]
@@ -124,6 +130,8 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         )  # fmt: skip
         trainer.describe_run = False  # the folder has this run's configuration
         trainer.remove_callback(PrinterCallback)  # `observer` shows what it would print
+        if main and args.sampler_rule:
+            observer.note(args.sampler_rule)
         set_threads(Policy(trainer.model, tokenizer), config.model.threads)
         if main:
             examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))

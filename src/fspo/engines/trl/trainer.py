@@ -59,6 +59,8 @@ class FSPOTrainer(GRPOTrainer):
         self.objective = config.make_objective()
         if self.objective.mismatch is not None and not config.use_vllm and self.rollout_func is None:
             raise ValueError("mismatch needs the sampler's log-probs: set use_vllm, or leave it out of objective_args")
+        if not config.changed_correction:  # ours replaces TRL's, whose range is the same for every length
+            self.vllm_importance_sampling_correction = False
         if config.updates == 1 and self.accelerator.is_main_process:
             warnings.warn(
                 "one optimiser step per rollout: the ratio is 1 and clipping cannot act; raise num_iterations or "
@@ -75,6 +77,8 @@ class FSPOTrainer(GRPOTrainer):
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        if self.describe_run and self.args.sampler_rule:
+            self.accelerator.print(self.args.sampler_rule)
         if self.describe_run and self.tracker.writer is not None:
             given = self.objective.model_dump(mode="json", exclude_unset=True)
             settings = json.loads(json.dumps(self.args.to_dict(), default=str))  # type: ignore[no-untyped-call]

@@ -6,9 +6,7 @@ own.
 
 from __future__ import annotations
 
-OWN_OPTIONS = {
-    "kl": "actor.use_kl_loss", "entropy_coef": "actor.entropy_coeff", "mismatch": "algorithm.rollout_correction",
-}  # fmt: skip
+OWN_OPTIONS = {"kl": "actor.use_kl_loss", "entropy_coef": "actor.entropy_coeff"}
 """Options of an objective that verl has outside its policy loss, and their settings."""
 
 

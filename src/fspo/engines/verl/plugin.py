@@ -126,7 +126,8 @@ class _Actor:
         ranks = info.get("dp_size", 1)
         sequences = info.get("global_batch_size") or len(mask)
         tokens = info.get("batch_num_tokens") or int(mask.sum())
-        out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, sampler_weights=weights)
+        options = _sampler(self.tracker.objective, old, mask, weights)
+        out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, **options)
         loss = out.loss * ranks  # verl averages gradients over ranks, and the parts of a batch have to be added
         if not torch.is_grad_enabled():
             return loss, {}
@@ -143,6 +144,27 @@ class _Actor:
         if self.tracker.update == 0 and self.tracker.writer is not None:
             self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
         return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
+
+
+def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Tensor | None]:
+    """What the objective is told about the sampler: verl's weights as they are, or the log-probs that they stand for.
+
+    verl's `rollout_is` has computed the weights old / sampler; with an objective's own `mismatch` verl must not have cut
+    them. The weight of a whole answer is spread over its tokens, whose sum the rule takes.
+    """
+    rule = objective.mismatch
+    if rule is None:
+        return {"sampler_weights": weights}
+    if weights is None:
+        raise ValueError(
+            f"policy_loss.objective.mismatch needs the weights of whole {rule.level}s: set "
+            f"algorithm.rollout_correction.rollout_is={rule.level}, algorithm.rollout_correction.rollout_is_threshold="
+            "1e9 and actor_rollout_ref.rollout.calculate_log_probs=true"
+        )
+    d = masked(torch.log(torch.where(mask, weights, 1.0)), mask)
+    if rule.level == "sequence":
+        d = masked((d.sum(-1) / mask.sum(-1).clamp(min=1).square()).unsqueeze(-1), mask)
+    return {"sampler_logprobs": old - d}
 
 
 def _check(policy: PolicyLoss, config: ActorConfig) -> None:

@@ -84,6 +84,12 @@ def run_python(
     )
 
 
+def working_backend() -> str:
+    """The back end that isolates programs on this machine; `RuntimeError` says why there is none."""
+    run_python("", [""])
+    return next(backend for backend in backends.ISOLATED if backend not in _refusals)
+
+
 def _replies(backend: str, job: dict[str, Any]) -> list[dict[str, Any]]:
     """Run the job; returns the lines that the supervisor wrote before it ended or its time was over."""
     tree, uid = python_tree(), backends.spare_user()

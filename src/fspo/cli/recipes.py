@@ -1,0 +1,34 @@
+"""The command `recipes`: the configurations that are part of the package."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+console = Console()
+
+
+def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")] = None) -> None:
+    """List the recipes, or print one. `recipe:NAME` stands for its file in every command.
+
+    [dim]fspo recipes[/]
+    [dim]fspo recipes gsm8k-24gb[/]
+    [dim]fspo train recipe:gsm8k-24gb steps=50 --out runs/gsm8k[/]
+    """
+    from fspo import recipes as library
+
+    if name is not None:
+        print(library.located(f"recipe:{name.removeprefix('recipe:')}").read_text(), end="")
+        return
+    from fspo.config import read
+    from fspo.engines.planning.shapes import shape_of
+
+    table = Table("recipe", "parameters", "engines", "what it trains")
+    for key in library.names():
+        shape = shape_of(read(f"recipe:{key}", []).model.path)
+        table.add_row(key, f"{shape.parameters / 1e9:.2g} B", library.note(key, "engines"), Text(library.summary(key)))
+    console.print(table)
