@@ -158,7 +158,9 @@ def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
     # Columns in which no remaining row has a token are dropped.
     t -= int(shift.min())
     shift -= shift.min()
-    merged = [[torch.cat(layer) if len(layer) > 1 else layer[0] for layer in zip(*x, strict=True)] for x in (keys, values)]
+    merged = [
+        [torch.cat(layer) if len(layer) > 1 else layer[0] for layer in zip(*x, strict=True)] for x in (keys, values)
+    ]
     whole = Cohort(lengths, merged[0], merged[1], torch.cat(groups), shift)
     if t:
         for part, _ in parts:

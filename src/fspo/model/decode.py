@@ -141,7 +141,7 @@ class FamilyDecoder:
             x.addmm_(w.down, F.silu(gate, inplace=True).mul_(up))
             if w.down_bias is not None:
                 x += w.down_bias
-        self.position += 1
+        self.position.add_(1).clamp_max_(len(self.cos) - 1)  # ended answers may run on for a few steps
         for cohort in self.cohorts:
             cohort.t += 1
         return torch.mm(parts.head, self._unit(x).mul_(parts.norm.unsqueeze(1)))[:, :lanes]

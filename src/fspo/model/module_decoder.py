@@ -49,7 +49,7 @@ class ModuleDecoder:
 
 class _Batch:
     def __init__(self, policy: Policy, prompts: list[list[int]]) -> None:
-        self.model, device, pad = policy.model, policy.device, policy.pad_id
+        self.model, self.context, device, pad = policy.model, policy.context, policy.device, policy.pad_id
         longest = max(map(len, prompts))
         self.ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
@@ -65,7 +65,10 @@ class _Batch:
 
     def step(self, tokens: Tensor) -> Tensor:
         self.mask = F.pad(self.mask, (0, 1), value=1)
-        return self._forward(tokens.unsqueeze(1), self.mask.sum(1, keepdim=True) - 1)
+        positions = self.mask.sum(1, keepdim=True) - 1
+        if self.context is not None:  # ended answers may run on for a few steps
+            positions.clamp_max_(self.context - 1)
+        return self._forward(tokens.unsqueeze(1), positions)
 
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)
