@@ -13,7 +13,7 @@ from scipy import stats
 
 from fspo.model import cache
 from fspo.model.decode import FamilyDecoder
-from fspo.rollout import generate as rollout
+from fspo.model.family import family
 from fspo.rollout import lanes
 from fspo.rollout.generate import Rollout, generate
 from fspo.rollout.sampling import uniforms
@@ -73,7 +73,7 @@ class Held:
 
     @staticmethod
     def token_bytes(policy: Any) -> int:
-        parts = rollout.family(policy)
+        parts = family(policy)
         assert parts is not None
         return 2 * len(parts.layers) * parts.kv_heads * parts.head_size * 4
 

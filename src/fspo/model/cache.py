@@ -114,7 +114,7 @@ class Cohort:
         self.place[rows.flatten()] = spots.flatten()
 
     def _take(self, parts: Sequence[tuple[Cohort, Tensor | None]], t: int) -> None:
-        """Copy the answers of `parts` into this cohort, ending at column `t`; each part gives up its memory by layer."""
+        """Copy the answers of `parts` to end at column `t`; the parts give up their memory layer by layer."""
         capacity = t + max(BLOCK, t // 4)
         rows, like = self.rows, self.prompt_keys[0]
         for name in ("keys", "values"):
@@ -137,7 +137,7 @@ class Cohort:
 
 
 def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
-    """One cohort of these rows (None: all) of several, which can no longer be used; prompts without a row are dropped."""
+    """One cohort of these rows (None: all) of several, which cannot be used again; unused prompts are dropped."""
     t = max(part.t for part, _ in parts)
     longest = max(part.longest for part, _ in parts)
     lengths: list[int] = []

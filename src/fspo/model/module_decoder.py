@@ -76,7 +76,7 @@ class _Batch:
 
     def token_bytes(self) -> int:
         """Memory of the cache per row and position."""
-        whole = sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values))
+        whole: int = sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values))
         return -(-whole // self.mask.numel())
 
     def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:

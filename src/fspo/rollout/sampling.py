@@ -18,18 +18,19 @@ def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
     """
     keys = _mix(_mix(torch.tensor(seed % 2**63, device=answers.device)) + answers * WEYL)
     position = start + torch.arange(1, count + 1, device=answers.device).unsqueeze(1)
-    return (_shift(_mix(keys + position * WEYL), 11)).double().mul_(2.0**-53)
+    return _shift(_mix(keys + position * WEYL), 11).double().mul_(2.0**-53)
 
 
 def _mix(z: Tensor) -> Tensor:
     for bits, factor in MULTIPLIERS:
-        z = (z ^ _shift(z, bits)) * factor
-    return z ^ _shift(z, 31)
+        z = z.bitwise_xor(_shift(z, bits)) * factor
+    return z.bitwise_xor(_shift(z, 31))
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
     """The unsigned shift to the right of signed 64-bit numbers."""
-    return (z >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from fspo.model.family import dense
 from fspo.model.loading import Policy
 from fspo.rollout.generate import Rollout, Sampling, check_request
+from fspo.rollout.lanes import Watch
 from fspo.rollout.vllm_process import SampledAnswer
 
 LAUNCH = (
@@ -74,9 +75,18 @@ class VllmSampler:
         self._request("load", self._scratch.name)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, *, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        watch: Watch | None = None,
     ) -> Rollout:
-        """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable."""
+        """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable.
+
+        vLLM returns all answers at once, so `watch` is not called."""
         Sampling(temperature).check(evaluation=False)
         ids, group = check_request(prompts, n, max_new_tokens, self.context)
         answers = self.answers(
