@@ -48,7 +48,7 @@ class RolloutConfig(Settings):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
     engine: Literal["local", "vllm"] = Field("local", description="the sampler: this package's decoder, or vLLM")
-    cache_gib: float = Field(2.0, gt=0, description="vLLM's memory for keys and values")
+    cache_gib: float = Field(2.0, gt=0, description="memory for keys and values of running answers")
     prompts: int = Field(32, ge=1, description="prompts per step")
     group: int = Field(16, ge=2, description="answers per prompt")
     max_new_tokens: int = Field(64, ge=1, description="longest answer")

@@ -13,6 +13,7 @@ from fspo.model.family import family
 from fspo.model.forward import logprobs
 from fspo.model.loading import Lora, Policy, load
 from fspo.rollout import generate as rollout
+from fspo.rollout import lanes
 from fspo.rollout.generate import generate
 from fspo.rollout.prompts import encode
 from fspo.rollout.sampling import draw, restrict
@@ -102,14 +103,14 @@ def test_a_row_that_leaves_does_not_change_the_others(monkeypatch: pytest.Monkey
     policy = make("llama")
     compacted = generate(policy, prompts(), 12, max_new_tokens=60, seed=3)
     assert 10 < sum(compacted.finished) < 48
-    monkeypatch.setattr(rollout, "SHRINK", 0.0)
+    monkeypatch.setattr(lanes, "SHRINK", 0.0)
     assert generate(policy, prompts(), 12, max_new_tokens=60, seed=3) == compacted
 
 
 def test_waves_do_not_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make("qwen2")
     together = generate(policy, prompts(), 7, max_new_tokens=20, seed=4)
-    monkeypatch.setattr(rollout, "ROWS", 5)  # cuts groups in two
+    monkeypatch.setattr(lanes, "ROWS", 5)  # cuts groups in two
     assert generate(policy, prompts(), 7, max_new_tokens=20, seed=4) == together
 
 

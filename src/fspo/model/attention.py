@@ -1,9 +1,12 @@
 """Attention over packed tokens, where the completions of a group attend to one copy of their prompt.
 
 The packed order is all prompts, then all completions, without padding: the linear layers compute real tokens only. For
-attention alone, sequences are gathered into padded blocks of similar length. A completion's block holds the queries of
-the completion, and the keys of its prompt followed by its own. All completions of a group read the same prompt keys,
-and their gradients are summed into that one copy.
+attention alone, sequences are gathered into padded blocks of similar length. All completions of a group read the same
+prompt keys, and their gradients are summed into that one copy.
+
+A block of completions that are longer than their prompts holds prompt and completion as queries and as keys: it needs
+no mask, the kernel skips keys after the query, and memory is linear in the length. The prompts' own queries in it are
+computed for nothing, which is why completions shorter than their prompts are queries alone, with a mask.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ class Block:
     rows: int
     queries: Tensor  # packed row of each padded query, flat
     keys: Tensor  # packed row of each padded key, flat
-    padding: Tensor  # flat positions of the queries that are padding
-    mask: Tensor  # (rows or 1, 1, length, prefix + length), 0 or -inf
+    padding: Tensor  # flat positions of the queries whose output is not used
+    mask: Tensor | None  # (rows or 1, 1, length, prefix + length), 0 or -inf; None: causal
 
 
 @dataclass(frozen=True)
@@ -61,56 +64,75 @@ def plan(
     query_base = key_base = 0
     for members in _grouped(sequences):
         start, length, prefix_start, prefix = torch.tensor(members).unsqueeze(2).unbind(1)  # each (rows, 1)
-        rows, l_max, p_max = len(members), int(length.max()), int(prefix.max())
-        own, before = torch.arange(l_max), torch.arange(p_max)
-        real, real_before = own < length, before < prefix
-        queries = torch.where(real, start + own, start)
-        keys = torch.cat((torch.where(real_before, prefix_start + before, start), queries), 1)
-        causal = own.unsqueeze(1) >= own
-        if bool(real_before.all()):  # all prefixes equally long: one mask for the whole block
-            allowed = torch.cat((torch.ones(l_max, p_max, dtype=torch.bool), causal), 1)[None, None]
+        rows, mask = len(members), None
+        if _causal(members[0]):
+            at = torch.arange(int((prefix + length).max()))
+            own, shared = (at >= prefix) & (at < prefix + length), at < prefix
+            keys = torch.where(own, start + at - prefix, torch.where(shared, prefix_start + at, start))
+            queries, own_keys = keys, own
         else:
-            visible = real_before[:, None, None].expand(rows, 1, l_max, p_max)
-            allowed = torch.cat((visible, causal.expand(rows, 1, l_max, l_max)), 3)
-        mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, -torch.inf)
-        query_place[queries[real]] = query_base + torch.arange(rows * l_max).view(rows, l_max)[real]
-        key_places = key_base + torch.arange(rows * (p_max + l_max)).view(rows, -1)
-        key_place[queries[real]] = key_places[:, p_max:][real]
-        shared_place.append(key_places[:, :p_max][real_before])
-        shared_row.append(keys[:, :p_max][real_before])
-        query_base += rows * l_max
-        key_base += rows * (p_max + l_max)
-        padding = (~real).flatten().nonzero().squeeze(1)
-        blocks.append(
-            Block(
-                rows,
-                queries.flatten().to(device),
-                keys.flatten().to(device),
-                padding.to(device),
-                mask.to(device),
-            )
-        )
+            at, before = torch.arange(int(length.max())), torch.arange(int(prefix.max()))
+            own, visible = at < length, before < prefix
+            queries = torch.where(own, start + at, start)
+            keys = torch.cat((torch.where(visible, prefix_start + before, start), queries), 1)
+            own_keys, shared = F.pad(own, (len(before), 0)), F.pad(visible, (0, len(at)))
+            mask = _mask(visible, len(at), dtype)
+        key_places = key_base + torch.arange(keys.numel()).view(rows, -1)
+        query_place[queries[own]] = query_base + torch.arange(queries.numel()).view(rows, -1)[own]
+        key_place[keys[own_keys]] = key_places[own_keys]
+        shared_place.append(key_places[shared])
+        shared_row.append(keys[shared])
+        query_base += queries.numel()
+        key_base += keys.numel()
+        padding = (~own).flatten().nonzero().squeeze(1).to(device)
+        mask = None if mask is None else mask.to(device)
+        blocks.append(Block(rows, queries.flatten().to(device), keys.flatten().to(device), padding, mask))
     places = (query_place, key_place, torch.cat(shared_place), torch.cat(shared_row))
     return AttentionPlan(tuple(blocks), *(t.to(device) for t in places))
 
 
+def _causal(sequence: tuple[int, int, int, int]) -> bool:
+    """Whether a sequence is computed together with its prefix; see above."""
+    return sequence[1] >= sequence[3]
+
+
+def _mask(visible: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """Additive mask of queries that see their prefix and their own past; one for all rows if all prefixes are whole."""
+    rows, prefix = visible.shape
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    if bool(visible.all()):
+        rows, visible = 1, visible[:1]
+    allowed = torch.cat(
+        (visible[:, None, None].expand(rows, 1, length, prefix), causal.expand(rows, 1, length, length)), 3
+    )
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, -torch.inf)
+
+
 def _grouped(sequences: Sequence[tuple[int, int, int, int]]) -> list[list[tuple[int, int, int, int]]]:
-    """Blocks of similar length; prompts (no prefix) and completions are never in the same block."""
-    ordered = sorted((s for s in sequences if s[1]), key=lambda s: (s[3] > 0, -s[1], s[0]))
+    """Blocks of similar length: of prompts (no prefix), of completions with their prefix, or of completions alone."""
+    ordered = sorted((s for s in sequences if s[1]), key=lambda s: (_kind(s), -_width(s), s[0]))
     groups: list[list[tuple[int, int, int, int]]] = []
-    size = 0
+    longest = 0  # prefix of the last block
     for s in ordered:
         first = groups[-1][0] if groups else None
-        if first is not None and (first[3] > 0) == (s[3] > 0):
-            pairs = first[1] * (max(m[3] for m in (*groups[-1], s)) + first[1])
-            fits = (size + 1) * pairs <= LARGEST
-            if fits and (s[1] >= CLOSE * first[1] or (size + 1) * pairs <= SMALL):
+        if first is not None and _kind(first) == _kind(s):
+            width, longest = _width(first), max(longest, s[3])
+            pairs = (len(groups[-1]) + 1) * width * (width if _causal(first) else longest + width)
+            if (_width(s) >= CLOSE * width and pairs <= LARGEST) or pairs <= SMALL:
                 groups[-1].append(s)
-                size += 1
                 continue
         groups.append([s])
-        size = 1
+        longest = s[3]
     return groups
+
+
+def _kind(s: tuple[int, int, int, int]) -> tuple[bool, bool]:
+    return s[3] > 0, _causal(s)
+
+
+def _width(s: tuple[int, int, int, int]) -> int:
+    """Queries of a sequence in its block."""
+    return s[1] + s[3] if _causal(s) else s[1]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
@@ -145,7 +167,8 @@ def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, p
             x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
             for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
         )
-        out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, enable_gqa=True)
+        causal = block.mask is None
+        out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, is_causal=causal, enable_gqa=True)
         outs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
     return torch.cat(outs).index_select(0, plan.query_place)
 
@@ -164,7 +187,9 @@ class _Attention(torch.autograd.Function):
                 x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
                 for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
             )
-            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(qb, kb, vb, attn_mask=block.mask)
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                qb, kb, vb, is_causal=block.mask is None, attn_mask=block.mask
+            )
             saved += (qb, kb, vb, out, lse)
             outs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * q.shape[2]))
         ctx.save_for_backward(cos, sin, *saved)
@@ -181,7 +206,7 @@ class _Attention(torch.autograd.Function):
             gb = grad.index_select(0, block.queries).index_fill_(0, block.padding, 0.0)
             gb = gb.view(block.rows, -1, qb.shape[1], qb.shape[3]).transpose(1, 2)
             grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                gb, qb, kb, vb, out, lse, 0.0, False, attn_mask=block.mask
+                gb, qb, kb, vb, out, lse, 0.0, block.mask is None, attn_mask=block.mask
             )
             for part, g in zip(parts, grads, strict=True):
                 part.append(g.transpose(1, 2).flatten(0, 1))

@@ -1,35 +1,48 @@
 """Decoding: one step of `rollout.generate` computes the next token of all running answers.
 
-The Llama family has its own decoder. Activations are laid out (features, rows): on a CPU a product of a large weight
+The Llama family has its own decoder. Activations are laid out (features, lanes): on a CPU a product of a large weight
 with a few columns is about 1.3 times as fast as the transposed one. Projections are fused (queries, keys and values in
-one product, gate and up in another), norm weights are folded into the weight that follows, and the rows of a group
-read one copy of their prompt's keys and values in one product.
+one product, gate and up in another), and norm weights are folded into the weight that follows. All lanes share these
+products; attention is computed per cohort of lanes of similar length (see `cache`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fspo.model.cache import Cohort, join, prompt_cohort, worth_joining
 from fspo.model.family import Family, dense, rms_norm
 from fspo.model.forward import trunk
-from fspo.model.loading import Policy
+
+LANES = 16
+"""The linear layers compute a multiple of this many lanes: a matrix product with fewer or an odd number of columns is
+slower."""
+
+WIDE = 1 << 22
+"""Bytes of keys of one layer and cohort from which on attention uses all threads. Below, threads wait for each other
+longer than they save."""
 
 
 class Decoder(Protocol):
-    """Decodes rows of running answers. Logits are (vocabulary, rows), and may be overwritten by the caller."""
+    """Decodes lanes of running answers. Logits are (vocabulary, lanes), and may be overwritten by the caller."""
 
-    def start(self) -> Tensor:
-        """Process the prompts; the logits of the first token of each row."""
+    token_bytes: int  # memory of one cached token, known from the first `admit` on
+
+    def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
+        """Process prompts and append one lane per entry of `group`, its prompt; the logits of their first tokens."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Append one token per row; the logits of the next one."""
+        """Append one token per lane; the logits of the next one."""
 
-    def keep(self, rows: Tensor) -> None:
-        """Continue with these rows only."""
+    def keep(self, lanes: Tensor) -> None:
+        """Continue with these lanes only, given in ascending order."""
+
+    def held(self) -> int:
+        """Cached tokens for which memory is held after the next step, padding included."""
 
 
 class _Weights:
@@ -66,98 +79,59 @@ def _column(linear: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None
 
 
 class FamilyDecoder:
-    """Decoding for the Llama family. `group[i]` is the prompt of row i; the rows of a prompt must be adjacent."""
+    """Decoding for the Llama family. Attention over long answers may use `threads` threads."""
 
-    def __init__(self, parts: Family, prompts: list[list[int]], group: Tensor, limit: int) -> None:
-        self.parts, self.device = parts, parts.embedding.device
+    def __init__(self, parts: Family, positions: int, threads: int) -> None:
+        """`positions` is the longest prompt with its answer."""
+        self.parts, self.device, self.threads = parts, parts.embedding.device, threads
         self.weights = [_Weights(parts, i) for i in range(len(parts.layers))]
-        self.prompts, self.group, self.t = prompts, group.to(self.device), 0
-        longest = max(map(len, prompts))
-        lengths = torch.tensor([len(p) for p in prompts], device=self.device)
-        self.position = lengths[self.group]
-        cos, sin = parts.rotary_tables(torch.arange(longest + limit, device=self.device))
+        cos, sin = parts.rotary_tables(torch.arange(positions, device=self.device))
         self.cos, self.sin = cos, sin[:, : parts.head_size // 2].contiguous()
-        shape = (len(parts.layers), parts.kv_heads, len(group), limit, parts.head_size)
-        self.keys, self.values = (torch.empty(shape, dtype=parts.embedding.dtype, device=self.device) for _ in "kv")
-        padding = torch.arange(longest, device=self.device) >= lengths.unsqueeze(1)
-        self.prompt_mask: Tensor | None = None
-        if bool(padding.any()):
-            zero = torch.zeros(padding.shape, dtype=cos.dtype, device=self.device)
-            self.prompt_mask = zero.masked_fill(padding, -torch.inf).unsqueeze(1)
-        self._arrange()
+        self.cohorts: list[Cohort] = []
+        self.position = torch.zeros(0, dtype=torch.long, device=self.device)  # of each lane's next token
+        self.layer_bytes = 2 * parts.kv_heads * parts.head_size * parts.embedding.element_size()
+        self.token_bytes = len(parts.layers) * self.layer_bytes
 
-    def start(self) -> Tensor:
-        """Compute each prompt once and store its keys and values; the logits of the first token of each row."""
-        parts, longest = self.parts, max(map(len, self.prompts))
-        ids: list[int] = []
-        positions: list[int] = []
-        sequences: list[tuple[int, int, int, int]] = []
-        places: list[int] = []
-        last: list[int] = []
-        for i, prompt in enumerate(self.prompts):
-            sequences.append((len(ids), len(prompt), 0, 0))
-            places += range(i * longest, i * longest + len(prompt))
-            ids += prompt
-            positions += range(len(prompt))
-            last.append(len(ids) - 1)
+    def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
+        """Compute each prompt once; the logits of the first token of each new lane."""
+        parts, lengths = self.parts, [len(p) for p in prompts]
+        ends = torch.tensor(lengths).cumsum(0)
+        sequences = [(end - n, n, 0, 0) for end, n in zip(ends.tolist(), lengths, strict=True)]
         cache: list[tuple[Tensor, Tensor]] = []
+        ids, positions = [i for p in prompts for i in p], [j for n in lengths for j in range(n)]
         x = trunk(parts, ids, positions, sequences, self.device, cache)
-        where = torch.tensor(places, device=self.device)
-        self.prompt_keys: list[Tensor] = []
-        self.prompt_values: list[Tensor] = []
-        for k, v in cache:
-            for out, packed in ((self.prompt_keys, k), (self.prompt_values, v)):
-                padded = packed.new_zeros(len(self.prompts) * longest, *packed.shape[1:])
-                padded[where] = packed
-                # (kv heads * prompts, longest, head size)
-                padded = padded.view(len(self.prompts), longest, parts.kv_heads, -1).permute(2, 0, 1, 3)
-                out.append(padded.flatten(0, 1))
-        h = rms_norm(x[torch.tensor(last, device=self.device)], parts.norm, parts.eps)
-        return (parts.head @ h.t()).index_select(1, self.group)
+        rows = torch.tensor(group, device=self.device)
+        self.cohorts.append(prompt_cohort(lengths, cache, rows))
+        self.position = torch.cat((self.position, torch.tensor(lengths, device=self.device)[rows]))
+        self._join_neighbours()
+        h = rms_norm(x[(ends - 1).to(self.device)], parts.norm, parts.eps)
+        return (parts.head @ h.t()).index_select(1, rows)
 
     def step(self, tokens: Tensor) -> Tensor:
-        parts, rows, t = self.parts, len(tokens), self.t
+        parts, lanes = self.parts, len(tokens)
         d, kv, rep = parts.head_size, parts.kv_heads, parts.heads // parts.kv_heads
-        half = d // 2
-        cos = self.cos.index_select(0, self.position).unsqueeze(1)
-        sin = self.sin.index_select(0, self.position).unsqueeze(1)
+        half, filled = d // 2, lanes + -lanes % LANES
+        for cohort in self.cohorts:
+            cohort.extend()
+        cos = self.cos.index_select(0, self.position)[:, None, None]
+        sin = self.sin.index_select(0, self.position)[:, None, None]
+        # Lanes that only fill up hold token 0; nothing of them is used.
+        tokens = F.pad(tokens, (0, filled - lanes)) if filled > lanes else tokens
         x = parts.embedding.index_select(0, tokens).t().contiguous()
-        prompts = len(self.prompts)
+        mixed = x.new_zeros(filled, parts.heads * d)
         for i, w in enumerate(self.weights):
             y = torch.mm(w.qkv, self._unit(x))
             if w.qkv_bias is not None:
                 y += w.qkv_bias
-            y = y.view(kv, rep + 2, d, rows).permute(0, 3, 1, 2).contiguous()
+            y = y.view(kv, rep + 2, d, filled).permute(3, 0, 1, 2)[:lanes].contiguous()
             qk = y[:, :, : rep + 1]
             if w.qk_norm is not None:
                 qk = F.rms_norm(qk, (d,), eps=parts.eps).mul_(w.qk_norm)
             turned = qk * cos
             turned[..., :half].addcmul_(qk[..., half:], sin, value=-1.0)
             turned[..., half:].addcmul_(qk[..., :half], sin)
-            keys, values = self.keys[i], self.values[i]
-            keys[:, :, t] = turned[:, :, rep]
-            values[:, :, t] = y[:, :, rep + 1]
-            q = turned[:, :, :rep]
-            # Scores on the prompt: one product for all rows of a prompt. Scores on the answer so far: row by row.
-            together = q.index_select(1, self.slots).view(kv * prompts, -1, d)
-            before = torch.bmm(together, self.prompt_keys[i].transpose(1, 2))
-            if self.prompt_mask is not None:
-                before.view(kv, prompts, -1, before.shape[2]).add_(self.prompt_mask)
-            before = before.view(kv, len(self.slots), rep, -1).index_select(1, self.place)
-            own = torch.bmm(
-                q.reshape(kv * rows, rep, d), keys[:, :, : t + 1].reshape(kv * rows, t + 1, d).transpose(1, 2)
-            )
-            p = torch.cat((before, own.view(kv, rows, rep, t + 1)), 3).softmax(3)
-            longest = before.shape[3]
-            shared = p[..., :longest].index_select(1, self.slots).view(kv * prompts, -1, longest)
-            shared = torch.bmm(shared, self.prompt_values[i]).view(kv, len(self.slots), rep, d)
-            out = torch.baddbmm(
-                shared.index_select(1, self.place).view(kv * rows, rep, d),
-                p[..., longest:].reshape(kv * rows, rep, t + 1),
-                values[:, :, : t + 1].reshape(kv * rows, t + 1, d),
-            )
-            out = out.view(kv, rows, rep * d).transpose(1, 2).reshape(-1, rows)
-            x.addmm_(w.o, out)
+            self._attend(i, turned, y, mixed)
+            x.addmm_(w.o, mixed.t())
             if w.o_bias is not None:
                 x += w.o_bias
             y = torch.mm(w.gate_up, self._unit(x))
@@ -167,86 +141,52 @@ class FamilyDecoder:
             x.addmm_(w.down, F.silu(gate, inplace=True).mul_(up))
             if w.down_bias is not None:
                 x += w.down_bias
-        self.position += 1
-        self.t += 1
-        return torch.mm(parts.head, self._unit(x).mul_(parts.norm.unsqueeze(1)))
+        self.position.add_(1).clamp_max_(len(self.cos) - 1)  # ended answers may run on for a few steps
+        for cohort in self.cohorts:
+            cohort.t += 1
+        return torch.mm(parts.head, self._unit(x).mul_(parts.norm.unsqueeze(1)))[:, :lanes]
 
-    def keep(self, rows: Tensor) -> None:
-        """Continue with these rows only; prompts without a row are dropped too."""
-        t = self.t
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_empty(*old.shape[:2], len(rows), *old.shape[3:])
-            new[:, :, :, :t] = old[:, :, :, :t].index_select(2, rows)
-            setattr(self, name, new)
-        self.position = self.position[rows]
-        used, self.group = self.group[rows].unique(return_inverse=True)
-        if len(used) < len(self.prompts):
-            for cache in (self.prompt_keys, self.prompt_values):
-                for i, c in enumerate(cache):
-                    per_head = c.view(self.parts.kv_heads, len(self.prompts), *c.shape[1:])
-                    cache[i] = per_head.index_select(1, used).flatten(0, 1)
-            self.prompts = [self.prompts[i] for i in used.tolist()]
-            if self.prompt_mask is not None:
-                self.prompt_mask = self.prompt_mask[used]
-        self._arrange()
+    def _attend(self, layer: int, turned: Tensor, y: Tensor, out: Tensor) -> None:
+        """Attention of every cohort, written to its lanes of `out`."""
+        rep, few = turned.shape[2] - 1, torch.get_num_threads()
+        a = 0
+        for cohort in self.cohorts:
+            b = a + cohort.rows
+            wide = self.threads > few and cohort.rows * (cohort.t + 1) * self.layer_bytes >= 2 * WIDE
+            if wide:
+                torch.set_num_threads(self.threads)
+            out[a:b] = cohort.attend(layer, turned[a:b, :, :rep], turned[a:b, :, rep], y[a:b, :, rep + 1])
+            if wide:
+                torch.set_num_threads(few)
+            a = b
 
-    def _arrange(self) -> None:
-        """`slots` lists the rows of each prompt, padded to the largest group; `place` has the position of each row."""
-        counts = torch.bincount(self.group, minlength=len(self.prompts))
-        width = int(counts.max())
-        order = self.group.argsort(stable=True)
-        first = counts.cumsum(0) - counts
-        within = torch.arange(len(order), device=order.device) - first[self.group[order]]
-        spots = self.group[order] * width + within
-        self.slots = torch.zeros(len(self.prompts) * width, dtype=torch.long, device=order.device)
-        self.slots[spots] = order
-        self.place = torch.empty_like(order)
-        self.place[order] = spots
+    def keep(self, lanes: Tensor) -> None:
+        """Continue with these lanes only; prompts without a lane are dropped too."""
+        self.position = self.position[lanes]
+        left: list[Cohort] = []
+        a = 0
+        for cohort in self.cohorts:
+            rows = lanes[(lanes >= a) & (lanes < a + cohort.rows)] - a
+            a += cohort.rows
+            if len(rows):
+                left.append(cohort if len(rows) == cohort.rows else join([(cohort, rows)]))
+        self.cohorts = left
+        self._join_neighbours()
+
+    def held(self) -> int:
+        return sum(cohort.size(cohort.next_capacity()) for cohort in self.cohorts)
+
+    def _join_neighbours(self) -> None:
+        i = 0
+        while i + 1 < len(self.cohorts):
+            a, b = self.cohorts[i : i + 2]
+            if worth_joining(a, b, self.layer_bytes):
+                self.cohorts[i : i + 2] = [join([(a, None), (b, None)])]
+            else:
+                i += 1
 
     def _unit(self, x: Tensor) -> Tensor:
         """Columns divided by their root mean square; the norm's weight is already in the next product."""
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         square: Tensor = torch.linalg.vecdot(wide, wide, dim=0)
         return (wide * square.div_(x.shape[0]).add_(self.parts.eps).rsqrt_()).to(x.dtype)
-
-
-class ModuleDecoder:
-    """Any other architecture: the module's own forward with transformers' cache, prompts padded left."""
-
-    def __init__(self, policy: Policy, prompts: list[list[int]], group: Tensor, limit: int) -> None:
-        self.model, self.device, self.group = policy.model, policy.device, group.to(policy.device)
-        longest = max(map(len, prompts))
-        pad = policy.pad_id
-        self.ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        self.cache: Any = None
-
-    def start(self) -> Tensor:
-        from transformers import DynamicCache
-
-        self.cache = DynamicCache(config=self.model.config)
-        logits = self._forward(self.ids, (self.mask.cumsum(1) - 1).clamp_min(0))
-        self.cache.batch_select_indices(self.group)
-        self.mask = self.mask[self.group]
-        return logits.index_select(0, self.group).t().contiguous()
-
-    def step(self, tokens: Tensor) -> Tensor:
-        self.mask = F.pad(self.mask, (0, 1), value=1)
-        return self._forward(tokens.unsqueeze(1), self.mask.sum(1, keepdim=True) - 1).t().contiguous()
-
-    def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.mask = self.mask[rows]
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out = self.model(
-            input_ids=ids,
-            attention_mask=self.mask,
-            position_ids=positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = out.logits[:, -1]
-        return logits

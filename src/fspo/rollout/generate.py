@@ -1,4 +1,4 @@
-"""Sampling answers: each prompt is computed once, finished answers leave the batch, and sampling is exact softmax."""
+"""Sampling answers: each prompt is computed once, ended answers make room for others, and sampling is exact softmax."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from torch import Tensor
 
 from fspo import runtime
 from fspo.model.completions import Completions
-from fspo.model.decode import Decoder, FamilyDecoder, ModuleDecoder
+from fspo.model.decode import Decoder, FamilyDecoder
 from fspo.model.family import family
 from fspo.model.loading import Policy
+from fspo.model.module_decoder import ModuleDecoder
+from fspo.rollout.lanes import Lanes, Watch
 from fspo.rollout.sampling import draw, restrict
 
-ROWS = 256
-"""Answers sampled at once; more are sampled in turns, so that memory does not grow with the rollout."""
-
-LANES = 16
-"""The number of rows is padded to a multiple of this: a matrix product with fewer or an odd number of columns is
-slower."""
-
-SHRINK = 0.8
-"""Finished rows are removed when at most this share of the rows would remain; removing them more often costs more than
-it saves."""
+CACHE_GIB = 2.0
+"""Memory for keys and values, as `rollout.cache_gib`."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +91,33 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     places: Sequence[int] | None = None,
+    cache_gib: float = CACHE_GIB,
+    watch: Watch | None = None,
 ) -> Rollout:
     """Sample `n` answers per prompt. On the same machine with as many threads, equal seeds give equal answers.
 
-    Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
-    `places` are those of the prompts in a larger request: their answers then have the random numbers of that request.
+    Each answer has its own stream of random numbers, so it does not depend on when other answers end. `places` are those
+    of the prompts in a larger request: a part of its prompts then gets the same answers as the whole. `watch` gets
+    answers as they end.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
     ids, group = check_request(prompts, n, max_new_tokens, policy.context)
-    generator = torch.Generator().manual_seed(seed)
-    places = range(len(ids)) if places is None else places
-    uniform = torch.rand(n * (max(places) + 1), max_new_tokens, generator=generator, dtype=torch.float64)
-    uniform = uniform.view(-1, n, max_new_tokens)[list(places)].view(-1, max_new_tokens).to(policy.device)
-    completions: list[list[int]] = []
-    finished: list[bool] = []
+    streams = [place * n + k for place in (range(len(ids)) if places is None else places) for k in range(n)]
+    threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
-        for a in range(0, len(group), ROWS):
-            wave = group[a : a + ROWS]
-            tokens, lengths, ended = _wave(policy, ids[wave[0] : wave[-1] + 1], wave, uniform[a : a + ROWS], sampling)
-            completions += [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
-            finished += ended.tolist()
-    return Rollout(ids, completions, group, finished)
+        parts = family(policy)
+        decoder: Decoder
+        if parts is None:
+            decoder = ModuleDecoder(policy)
+        else:
+            decoder = FamilyDecoder(parts, max(map(len, ids)) + max_new_tokens, threads)
+        lanes = Lanes(
+            decoder, ids, group, limit=max_new_tokens, choose=sampling.choose, eos_ids=policy.eos_ids, seed=seed,
+            streams=streams, cache_bytes=int(cache_gib * 2**30), device=policy.device, watch=watch,
+        )  # fmt: skip
+        lanes.run()
+    return Rollout(ids, lanes.tokens, group, lanes.finished)
 
 
 def check_request(
@@ -151,49 +150,3 @@ def _sampling_threads(policy: Policy) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _wave(
-    policy: Policy, prompts: list[list[int]], group: list[int], uniform: Tensor, sampling: Sampling
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (rows, limit), lengths (rows,) and whether each row ended, for rows that are sampled together."""
-    device, (rows, limit) = policy.device, uniform.shape
-    members = torch.tensor(group, device=device) - group[0]
-    eos = torch.tensor(policy.eos_ids, device=device)
-    tokens = torch.zeros(rows, limit, dtype=torch.long, device=device)
-    lengths = torch.full((rows,), limit, device=device)
-    ended = torch.zeros(rows, dtype=torch.bool, device=device)
-
-    parts = family(policy)
-    decoder: Decoder
-    # `row` is the answer of each lane; lanes that are padding repeat the last answer, and their tokens are not used.
-    row = torch.arange(rows, device=device)
-    real = rows
-    if parts is None:
-        decoder = ModuleDecoder(policy, prompts, members, limit)
-    else:
-        row = _fill(row)
-        decoder = FamilyDecoder(parts, prompts, members[row], limit)
-    logits = decoder.start()
-    for t in range(limit):
-        token = sampling.choose(logits, uniform[row, t])
-        tokens[row[:real], t] = token[:real]
-        alive = ~ended[row[:real]]
-        now = alive & torch.isin(token[:real], eos)
-        lengths[row[:real][now]] = t + 1
-        ended[row[:real][now]] = True
-        lanes = (alive & ~now).nonzero().squeeze(1)
-        if t + 1 == limit or not len(lanes):
-            break
-        wanted = lanes if parts is None else _fill(lanes)
-        if len(wanted) <= SHRINK * len(row):
-            real = len(lanes)
-            decoder.keep(wanted)
-            row, token = row[wanted], token[wanted]
-        logits = decoder.step(token)
-    return tokens, lengths, ended
-
-
-def _fill(rows: Tensor) -> Tensor:
-    """Repeat the last row up to the next multiple of LANES."""
-    return torch.cat((rows, rows[-1:].expand(-len(rows) % LANES)))

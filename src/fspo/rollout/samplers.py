@@ -10,7 +10,8 @@ from typing import Protocol
 
 from fspo.config import RolloutConfig
 from fspo.model.loading import Policy
-from fspo.rollout.generate import Rollout, generate
+from fspo.rollout.generate import CACHE_GIB, Rollout, generate
+from fspo.rollout.lanes import Watch
 
 
 class Sampler(Protocol):
@@ -28,15 +29,16 @@ class Sampler(Protocol):
         temperature: float,
         seed: int,
         places: Sequence[int] | None = None,
+        watch: Watch | None = None,
     ) -> Rollout:
-        """Sample `n` answers per prompt; see `rollout.generate`."""
+        """Sample `n` answers per prompt; see `rollout.generate`. `watch` may get answers as they end."""
 
 
 class LocalSampler:
     """The package's own decoder, on the policy's own weights."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, cache_gib: float = CACHE_GIB) -> None:
+        self.policy, self.cache_gib = policy, cache_gib
 
     def sync(self, policy: Policy) -> None:
         self.policy = policy
@@ -50,10 +52,12 @@ class LocalSampler:
         temperature: float,
         seed: int,
         places: Sequence[int] | None = None,
+        watch: Watch | None = None,
     ) -> Rollout:
         return generate(
-            self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, places=places
-        )
+            self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, places=places,
+            cache_gib=self.cache_gib, watch=watch,
+        )  # fmt: skip
 
 
 def require(config: RolloutConfig) -> None:
@@ -69,7 +73,7 @@ def require(config: RolloutConfig) -> None:
 def start(config: RolloutConfig, policy: Policy, log: Path, *, logprobs: bool = False) -> Iterator[Sampler]:
     """The sampler that `config` names. vLLM writes to `log`; with `logprobs` its rollouts carry its own log-probs."""
     if config.engine == "local":
-        yield LocalSampler(policy)
+        yield LocalSampler(policy, config.cache_gib)
         return
     from fspo.rollout.vllm_sampler import VllmSampler
 

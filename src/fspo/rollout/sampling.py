@@ -1,4 +1,4 @@
-"""Sampling one token per row from logits laid out (vocabulary, rows)."""
+"""Sampling one token per row from logits laid out (vocabulary, rows), and the random numbers of each answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,31 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # words summed at once
+WEYL = 0x9E3779B97F4A7C15 - 2**64  # the odd constants of splitmix64, as signed numbers
+MULTIPLIERS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+
+
+def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
+    """Numbers in [0, 1), (count, answers): those of each answer's stream from its position `start` on.
+
+    Each number is a function of the seed, the answer and the position (splitmix64), so streams need no memory and an
+    answer draws the same numbers whatever is sampled beside it.
+    """
+    keys = _mix(_mix(torch.tensor(seed % 2**63, device=answers.device)) + answers * WEYL)
+    position = start + torch.arange(1, count + 1, device=answers.device).unsqueeze(1)
+    return _shift(_mix(keys + position * WEYL), 11).double().mul_(2.0**-53)
+
+
+def _mix(z: Tensor) -> Tensor:
+    for bits, factor in MULTIPLIERS:
+        z = z.bitwise_xor(_shift(z, bits)) * factor
+    return z.bitwise_xor(_shift(z, 31))
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """The unsigned shift to the right of signed 64-bit numbers."""
+    shifted: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from fspo.model.family import dense
 from fspo.model.loading import Policy
 from fspo.rollout.generate import Rollout, Sampling, check_request
+from fspo.rollout.lanes import Watch
 from fspo.rollout.vllm_process import SampledAnswer
 
 LAUNCH = (
@@ -82,10 +83,12 @@ class VllmSampler:
         temperature: float,
         seed: int,
         places: Sequence[int] | None = None,
+        watch: Watch | None = None,
     ) -> Rollout:
         """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable.
 
-        `places` are all of them: with vLLM a run has one process.
+        `places` are all of them, because a run with vLLM has one process; vLLM returns all answers at once, so `watch` is
+        not called.
         """
         Sampling(temperature).check(evaluation=False)
         ids, group = check_request(prompts, n, max_new_tokens, self.context)

@@ -1,0 +1,184 @@
+"""The lanes of a rollout: answers run side by side, leave when they end, and others take their place.
+
+Memory of keys and values is bounded: when the running answers outgrow it, the youngest leave with what they have, and
+are resumed later from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fspo.model.cache import BLOCK
+from fspo.model.decode import Decoder
+from fspo.rollout.sampling import uniforms
+
+ROWS = 256
+"""Answers that run at once."""
+
+REFILL = 64
+"""Waiting answers are admitted when this many lanes are free: admitting a few at a time costs more than it saves."""
+
+SHRINK = 0.8
+"""Ended answers leave when at most this share of the lanes would remain; removing them more often costs more than it
+saves."""
+
+SPAN = 32
+"""Steps between two looks at the tokens: random numbers are drawn, and ended answers handed over, for so many."""
+
+PREFILL = 16_384
+"""Most prompt tokens that are computed at once, which bounds the memory of activations."""
+
+FILLED = 0.5
+"""Answers are admitted up to this share of the cache's memory; the rest is for those that run."""
+
+Watch = Callable[[dict[int, list[int]]], None]
+"""Called every `SPAN` steps with the answers that have ended since, by index."""
+
+
+class Lanes:
+    """Samples one answer per entry of `group`, the index of its prompt."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: Sequence[list[int]],
+        group: Sequence[int],
+        *,
+        limit: int,
+        choose: Callable[[Tensor, Tensor], Tensor],
+        eos_ids: Sequence[int],
+        seed: int,
+        streams: Sequence[int],
+        cache_bytes: int,
+        device: torch.device,
+        watch: Watch | None = None,
+    ) -> None:
+        """`choose` takes logits and random numbers; answer i draws from stream `streams[i]` of `seed`."""
+        self.decoder, self.prompts, self.group, self.limit = decoder, prompts, group, limit
+        self.choose, self.seed, self.streams, self.cache_bytes, self.watch = choose, seed, streams, cache_bytes, watch
+        self.device, self.eos = device, torch.tensor(eos_ids, dtype=torch.long, device=device)
+        self.tokens: list[list[int]] = [[] for _ in group]
+        self.finished = [False] * len(group)
+        self.waiting = deque(range(len(group)))
+        self.lanes: list[int] = []  # the answer of each lane
+        self.alive = torch.zeros(0, dtype=torch.bool, device=device)
+        self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last look
+        self.ends: dict[int, int] = {}  # of ended lanes: how many of the columns count
+        self.ended: list[int] = []  # answers to hand over
+
+    def run(self) -> None:
+        """Sample all answers to their end or limit."""
+        (logits,) = self._admit()
+        while self.lanes:
+            if len(self.columns) == SPAN:
+                self._look()
+            token = self.choose(logits, self.numbers[len(self.columns)])
+            self.columns.append(token)
+            self._end(token)
+            running = len(self.lanes) - len(self.ends)
+            if running <= SHRINK * len(self.lanes):
+                token = self._keep(token, running)
+            while self.lanes and self.decoder.held() * self.decoder.token_bytes > self.cache_bytes and running > 1:
+                running -= -(-running // 4)
+                token = self._keep(token, running)
+            parts = [self.decoder.step(token)] if self.lanes else []
+            if self.waiting and ROWS - len(self.lanes) >= min(REFILL, ROWS):
+                parts += self._admit()
+            logits = parts[0] if len(parts) == 1 else torch.cat([*parts, logits[:, :0]], 1)
+
+    def _end(self, token: Tensor) -> None:
+        """Note the lanes that have sampled an end token or reached the limit."""
+        steps = len(self.columns)
+        stop = torch.isin(token, self.eos) & self.alive
+        now = stop
+        if steps >= self.left:
+            now = stop | ((self.start + steps >= self.limit) & self.alive)
+        for lane in now.nonzero().squeeze(1).tolist():
+            self.ends[lane] = steps
+            self.finished[self.lanes[lane]] = bool(stop[lane])
+            self.ended.append(self.lanes[lane])
+        if self.ended:
+            self.alive &= ~now
+
+    def _keep(self, token: Tensor, running: int) -> Tensor:
+        """Only the first `running` lanes that have not ended go on; others that have not are resumed later."""
+        self._look(refresh=False)
+        kept = self.alive.nonzero().squeeze(1)
+        self.waiting.extendleft(reversed([self.lanes[i] for i in kept[running:].tolist()]))
+        kept = kept[:running]
+        self.lanes = [self.lanes[i] for i in kept.tolist()]
+        self.ends = {}
+        self.alive = self.alive[kept]
+        self.decoder.keep(kept)
+        self._refresh()
+        return token[kept]
+
+    def _look(self, refresh: bool = True) -> None:
+        """Move the sampled tokens to their answers, and hand over the answers that have ended."""
+        if self.columns:
+            for lane, row in enumerate(torch.stack(self.columns, 1).tolist()):
+                self.tokens[self.lanes[lane]] += row[: self.ends.get(lane, len(row))]
+        self.columns = []
+        self.ends = dict.fromkeys(self.ends, 0)
+        if self.watch is not None:
+            self.watch({i: self.tokens[i] for i in self.ended})
+        self.ended = []
+        if refresh:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Random numbers for the next steps, and how many steps are left before an answer reaches the limit."""
+        counts = [len(self.tokens[i]) for i in self.lanes]
+        self.left = self.limit - max(counts, default=0)
+        self.start = torch.tensor(counts, dtype=torch.long, device=self.device)
+        streams = torch.tensor([self.streams[i] for i in self.lanes], dtype=torch.long, device=self.device)
+        self.numbers = uniforms(self.seed, streams, self.start, SPAN)
+
+    def _admit(self) -> list[Tensor]:
+        """Give free lanes to waiting answers, if any fits; the logits of their next tokens."""
+        chosen = self._next()
+        if not chosen:
+            return []
+        if self.columns:
+            self._look(refresh=False)
+        prompts: list[list[int]] = []
+        place: dict[int, int] = {}
+        group: list[int] = []
+        for i in chosen:
+            # An answer that was interrupted continues from its own tokens; new answers share their prompt.
+            key = -1 - i if self.tokens[i] else self.group[i]
+            if key not in place:
+                place[key] = len(prompts)
+                prompts.append([*self.prompts[self.group[i]], *self.tokens[i]])
+            group.append(place[key])
+        logits = self.decoder.admit(prompts, group)
+        self.lanes += chosen
+        self.alive = torch.cat((self.alive, self.alive.new_ones(len(chosen))))
+        self._refresh()
+        return [logits]
+
+    def _next(self) -> list[int]:
+        """The waiting answers that fit: by lanes, by prompt tokens, and by memory. At least one if none runs."""
+        chosen: list[int] = []
+        room = ROWS - len(self.lanes)
+        memory = self.cache_bytes * FILLED / max(self.decoder.token_bytes, 1) - self.decoder.held()
+        computed: set[int] = set()
+        prefill = 0
+        while self.waiting and len(chosen) < room:
+            i = self.waiting[0]
+            resumed = bool(self.tokens[i])
+            if chosen and resumed != bool(self.tokens[chosen[0]]):
+                break  # a short prompt would be padded to the length of a resumed answer
+            cost = len(self.prompts[self.group[i]]) + len(self.tokens[i])
+            cost *= resumed or self.group[i] not in computed
+            memory -= cost + BLOCK
+            prefill += cost
+            if (chosen or self.lanes) and (memory < 0 or prefill > PREFILL):
+                break
+            computed.add(self.group[i])
+            chosen.append(self.waiting.popleft())
+        return chosen
