@@ -1,0 +1,117 @@
+"""One of two processes that learn together, as `torchrun` starts them; the first compares with learning alone.
+
+Run as `python -m helpers.two_ranks FOLDER` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. The
+first process writes `result.json` to the folder: by case, what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fspo import objectives, tasks
+from fspo.config import read
+from fspo.model.loading import load
+from fspo.rollout.samplers import LocalSampler
+from fspo.tasks.scoring import Scorer
+from fspo.training import processes
+from fspo.training.evaluate import evaluate
+from fspo.training.experience import Experience, collect
+from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
+from fspo.training.team import Team
+from fspo.training.update import Learner, Update
+
+CASES: dict[str, list[str]] = {
+    "fspo": [],
+    "every row": ["update.all_rows=true"],
+    "small micro-batches": ["update.token_budget=30"],
+    "drift of the batch": ["objective={name: fspo, drift: kl}"],
+    "drift of the batch, small micro-batches": ["objective={name: fspo, drift: k3}", "update.token_budget=30"],
+    "band of the batch": ["objective={name: fspo, clip_rate: 0.2}"],
+    "adaptive": ["objective=fspo_adaptive"],
+    "tokens": ["objective=grpo"],
+    "mean over tokens": ["objective=dapo"],
+    "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],
+    "reference": ["objective={name: gspo, kl: {coef: 0.1}}"],
+    "stale": ["rollout.staleness=1"],
+    "dynamic": ["rollout.dynamic=3"],
+    "one row": ["rollout.prompts=1", "rollout.group=2", "update.minibatches=1"],
+    "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
+}
+SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6", "rollout.group=4", "rollout.max_new_tokens=6", "update.lr=0.01",
+         "update.schedule=constant", "log.cosine=1"]  # fmt: skip
+
+
+Learned = tuple[Experience, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]
+
+
+def learned(options: list[str], team: Team) -> Learned:
+    config = read(None, ["model.path=tiny:1x32", *SMALL, *options])
+    policy = load("tiny:1x32", dtype="float64", seed=3)
+    task = tasks.get(config.task)
+    objective = objectives.get(**config.objective)
+    learner = Learner(policy, objective, config, team)
+    with Scorer(task) as scorer:
+        sampled, _ = collect(policy, LocalSampler(policy), task, scorer, config, 1, 0, team)
+        if config.rollout.staleness:
+            sampled.old = OldLogProbs(shared_logprobs(team, policy, sampled.batch, 1.0, 1000))
+        if objective.kl is not None:
+            reference = load("tiny:1x32", dtype="float64", seed=4)
+            sampled.reference = shared_logprobs(team, reference, sampled.batch, 1.0, 1000)
+        updates = learner.learn(sampled, 1)
+        found = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
+    weights = torch.cat([p.detach().reshape(-1) for p in policy.model.parameters()])
+    return sampled, updates, weights, objective.state_dict(), found.line(0).model_dump()
+
+
+def compared(options: list[str], team: Team) -> dict[str, Any]:
+    ours, updates, weights, state, evaluation = learned(options, team)
+    theirs, expected, alone, wanted, evaluated_alone = learned(options, Team())
+    everyone = team.gather(weights)
+    return {
+        "same answers": ours.completions == theirs.completions and ours.rewards == theirs.rewards,
+        "same in both": all(torch.equal(w, weights) for w in everyone),
+        "weights": float((weights - alone).abs().max()),
+        "log_ratio": max(
+            float((u.log_ratio - v.log_ratio).abs().max()) if len(u.computed) else 0.0
+            for u, v in zip(updates, expected, strict=True)
+        ),
+        "metrics": max(
+            abs(u.metrics[key] - v.metrics[key]) / (abs(v.metrics[key]) + 1e-6)
+            for u, v in zip(updates, expected, strict=True)
+            for key in v.metrics
+        ),
+        "old": difference_of_old(ours, theirs),
+        "computed": sum(len(u.computed) for u in updates),
+        "rows": sum(len(u.members) for u in updates),
+        "cosines": [None if u.direction is None else u.direction.measured for u in updates],
+        "same evaluation": evaluation == evaluated_alone,
+        "state": max((abs(v[name] - state[k][name]) for k, v in wanted.items() for name in v), default=0.0),
+    }
+
+
+def difference_of_old(ours: Experience, theirs: Experience) -> float:
+    """The largest difference of old log-probs, infinite where only one of the two knows them."""
+    assert ours.old is not None
+    assert theirs.old is not None
+    rows = list(range(len(ours.completions)))
+    a, b = ours.old.at(rows), theirs.old.at(rows)
+    return float((a - b).nan_to_num().abs().max()) if torch.equal(a.isnan(), b.isnan()) else float("inf")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    config = read(None, ["processes=2"])
+    with processes.assembled(config, Path()) as team:
+        results = {name: compared(options, team) for name, options in CASES.items()}
+        if team.leads:
+            (Path(sys.argv[1]) / "result.json").write_text(json.dumps(results))
+        team.told(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Several processes learn what one learns, stop and resume together, and none of them outlives the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fspo import runtime
+from fspo.config import read
+from fspo.model.loading import load
+from fspo.rollout.generate import generate
+from fspo.training import processes
+from fspo.training.loop import train
+from fspo.training.team import Team
+from helpers.processes import fingerprint, fspo, start
+
+TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1",
+       "steps=8", "log.cosine=2"]  # fmt: skip
+KILLS = int(os.environ.get("FSPO_KILLS", "3"))
+
+
+class Seat(Team):
+    """One place of a team of several, for what needs no exchange."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("costs", [[1], [5, 5], [100, 1, 1, 1], [1, 1, 1, 100], list(range(1, 40)), []])
+def test_shares_cover_everything_once_and_are_even(size: int, costs: list[int]) -> None:
+    shares = [Seat(rank, size).share(costs) for rank in range(size)]
+    assert [i for share in shares for i in share] == list(range(len(costs)))
+    for share in shares:
+        assert sum(costs[i] for i in share) <= sum(costs) / size + max(costs, default=0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_dealt_items_are_collected_in_their_order(size: int) -> None:
+    items = list(range(10))
+    hands = [Seat(rank, size).dealt(items) for rank in range(size)]
+
+    class Full(Seat):
+        def gather(self, value: Any) -> list[Any]:
+            return hands
+
+    assert Full(0, size).collected(hands[0]) == items
+
+
+def test_a_part_of_a_request_gets_the_answers_of_the_whole() -> None:
+    policy = load("tiny:1x32", dtype="float64")
+    prompts = [[5, 6], [7], [8, 9, 10], [11, 12]]
+    whole = generate(policy, prompts, 3, max_new_tokens=8, seed=4)
+    part = generate(policy, [prompts[1], prompts[3]], 3, max_new_tokens=8, seed=4, places=[1, 3])
+    assert part.completions == whole.completions[3:6] + whole.completions[9:12]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "prompts", "cores", "expected"),
+    [(15_000, 32, 2, 2), (800_000, 32, 64, 8), (800_000, 6, 64, 1), (135_000_000, 32, 64, 1), (None, 32, 64, 1)],
+)
+def test_how_many_processes(parameters: int | None, prompts: int, cores: int, expected: int) -> None:
+    assert runtime.processes(parameters, prompts, cores) == expected
+
+
+def test_the_number_is_chosen_by_what_is_configured(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
+    several = [option for option in small if not option.startswith("processes")]
+    assert processes.chosen(read(None, several)) == 2  # the size of a folder is known without loading it
+    assert processes.chosen(read(None, ["model.path=tiny:2x64"])) == 2
+    assert processes.chosen(read(None, ["model.path=tiny:24x256"])) == 1
+    assert processes.chosen(read(None, ["model.path=some/model"])) == 1
+    assert processes.chosen(read(None, ["processes=3"])) == 3
+    assert processes.chosen(read(None, [*several, "rollout.engine=vllm"])) == 1
+    assert runtime.threads(10_000_000, cores=8, processes=3) == 2
+    assert runtime.threads(10_000_000, cores=2, processes=3) == 1
+
+
+def test_what_several_processes_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"processes = 2 .* set processes=1"):
+        read(None, ["processes=2", "rollout.engine=vllm"])
+    with pytest.raises(ValueError, match="give cuda or cpu"):
+        read(None, ["processes=2", "model.device=cuda:1"])
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
+    """Every case in double precision, where the order of sums changes the weights by less than 1e-9."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+                                "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "helpers.two_ranks", str(tmp_path)],
+            env=environment | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=300)
+        assert rank.returncode == 0, said
+    results = json.loads((tmp_path / "result.json").read_text())
+    assert len(results) >= 15
+    for name, found in results.items():
+        assert found["same answers"], name
+        assert found["same in both"], name
+        assert found["weights"] < 1e-9, (name, found)
+        assert found["log_ratio"] < 1e-9, (name, found)
+        assert found["old"] < 1e-9, (name, found)
+        assert found["metrics"] < 1e-6, (name, found)
+        assert found["state"] < 1e-9, (name, found)
+        assert found["same evaluation"], (name, found)
+    assert results["nothing has a gradient"]["computed"] == 0
+    assert 0 < results["fspo"]["computed"] < results["fspo"]["rows"]
+    assert results["every row"]["computed"] == results["every row"]["rows"]
+    assert any(c is not None for c in results["every row"]["cosines"])
+
+
+def table(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "records" / "*.parquet")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_agrees_with_a_run_of_one(small: list[str], tmp_path: Path) -> None:
+    """The same answers and, after the first update, the same weights to rounding."""
+    once = [*small, "steps=1", "update.epochs=1", "update.minibatches=1", "processes=1"]
+    alone = train(read(None, once), tmp_path / "one")
+    both = train(read(None, [*once, "processes=2"]), tmp_path / "two")
+    for one, other in zip(alone.trainable(), both.trainable(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    a, b = table(tmp_path / "one"), table(tmp_path / "two")
+    for column in ("index", "length", "reward", "advantage"):
+        assert a[column].to_list() == b[column].to_list(), column
+    np.testing.assert_allclose(a["log_ratio"].drop_nulls(), b["log_ratio"].drop_nulls(), atol=1e-5)
+    assert (tmp_path / "one" / "evaluations.jsonl").read_text() == (tmp_path / "two" / "evaluations.jsonl").read_text()
+    assert "processes: 2" in (tmp_path / "two" / "config.yaml").read_text()
+
+
+def followers(leader: int) -> list[int]:
+    """The processes that a leader has started to share its work."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == leader and any(b"fspo.training.processes" in word for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+def running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.005)
+
+
+def gone(pids: list[int], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(running(pid) for pid in pids):
+        time.sleep(0.02)
+    return not any(running(pid) for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_killed_follower_ends_the_run_and_it_resumes_to_the_same_bytes(small: list[str], tmp_path: Path) -> None:
+    """`FSPO_KILLS=10` kills at ten random moments."""
+    began = time.monotonic()
+    fspo("train", *small, *TWO, "--out", str(tmp_path / "whole"), "--no-report")
+    whole = time.monotonic() - began
+    expected = fingerprint(tmp_path / "whole")
+    draw, killed = random.Random(1), 0
+    for attempt in range(KILLS):
+        folder = tmp_path / f"killed-{attempt}"
+        process = start("train", *small, *TWO, "--out", str(folder), "--no-report")
+        wait_for(folder / "run.json", process)
+        time.sleep(draw.uniform(0, 0.25 * whole))
+        victims = followers(process.pid)
+        if victims and process.poll() is None:
+            os.kill(victims[0], signal.SIGKILL)
+            hit = time.monotonic()
+            said, _ = process.communicate(timeout=60)
+            if process.returncode:  # or it had just done all its work
+                killed += 1
+                assert process.returncode == 2, said
+                assert "was ended by SIGKILL" in said, said
+                assert "--resume" in said
+                assert "Traceback" not in said
+                assert time.monotonic() - hit < 30
+        process.wait(timeout=120)
+        fspo("train", "--out", str(folder), "--resume", "--no-report")
+        assert fingerprint(folder) == expected, f"kill {attempt}"
+    assert killed >= KILLS / 2, "most kills must hit a running process"
+
+
+@pytest.mark.slow
+def test_no_process_is_left_when_the_leader_is_killed(small: list[str], tmp_path: Path) -> None:
+    process = start("train", *small, "steps=400", "processes=3", "--out", str(tmp_path / "run"), "--no-report")
+    wait_for(tmp_path / "run" / "metrics.jsonl", process)
+    others = followers(process.pid)
+    assert len(others) == 2
+    process.kill()
+    process.wait()
+    assert gone(others)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_after_the_step(small: list[str], tmp_path: Path) -> None:
+    """The terminal sends it to every process."""
+    options = [*small, "steps=400", "processes=2", "checkpoint.every=1000", "eval.every=1000"]
+    process = start("train", *options, "--out", str(tmp_path / "run"), "--no-report", start_new_session=True)
+    wait_for(tmp_path / "run" / "metrics.jsonl", process)
+    others = followers(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "--resume" in said
+    assert gone(others)
+    steps = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    shorter = [o for o in options if not o.startswith("steps")] + [f"steps={steps + 2}"]
+    fspo("train", *shorter, "--out", str(tmp_path / "run"), "--resume", "--no-report")
+    fspo("train", *shorter, "--out", str(tmp_path / "whole"), "--no-report")
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_an_error_of_a_follower_is_shown(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "broken_tasks.py").write_text(
+        "import sys\n"
+        "from fspo.tasks.builtin import Sort\n"
+        "class Broken(Sort):\n"
+        "    name = 'broken'\n"
+        "    def example(self, split, index):\n"
+        "        if sys.argv[0] == '-c' and index > 20:\n"
+        "            raise RuntimeError('this task is broken elsewhere')\n"
+        "        return super().example(split, index)\n"
+    )
+    options = [*small, "processes=2", "task={name: 'broken_tasks:Broken', n_min: 2, n_max: 8, letters: 4}"]
+    done = fspo("train", *options, "--out", str(tmp_path / "run"), "--no-report", check=False, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "process 1" in done.stderr
+    assert "RuntimeError: this task is broken elsewhere" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stdout + done.stderr
