@@ -90,18 +90,20 @@ def generate(
     evaluation: bool = False,
     top_k: int | None = None,
     top_p: float | None = None,
-    first: int = 0,
+    places: Sequence[int] | None = None,
     cache_gib: float = CACHE_GIB,
     watch: Watch | None = None,
 ) -> Rollout:
     """Sample `n` answers per prompt. On the same machine with as many threads, equal seeds give equal answers.
 
-    Each answer has its own stream of random numbers, numbered from `first` on, so it does not depend on when other
-    answers end, and a part of the prompts gives the same answers as the whole. `watch` gets answers as they end.
+    Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
+    `places` are those of the prompts in a larger request: their answers then have the random numbers of that request.
+    `watch` gets answers as they end.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
     ids, group = check_request(prompts, n, max_new_tokens, policy.context)
+    streams = [place * n + i for place in (range(len(ids)) if places is None else places) for i in range(n)]
     threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
         parts = family(policy)
@@ -112,7 +114,7 @@ def generate(
             decoder = FamilyDecoder(parts, max(map(len, ids)) + max_new_tokens, threads)
         lanes = Lanes(
             decoder, ids, group, limit=max_new_tokens, choose=sampling.choose, eos_ids=policy.eos_ids, seed=seed,
-            first=first, cache_bytes=int(cache_gib * 2**30), device=policy.device, watch=watch,
+            streams=streams, cache_bytes=int(cache_gib * 2**30), device=policy.device, watch=watch,
         )  # fmt: skip
         lanes.run()
     return Rollout(ids, lanes.tokens, group, lanes.finished)

@@ -52,14 +52,14 @@ class Lanes:
         choose: Callable[[Tensor, Tensor], Tensor],
         eos_ids: Sequence[int],
         seed: int,
-        first: int,
+        streams: Sequence[int],
         cache_bytes: int,
         device: torch.device,
         watch: Watch | None = None,
     ) -> None:
-        """`choose` takes logits and random numbers; answer i draws from the stream `first` + i of `seed`."""
+        """`choose` takes logits and random numbers; each answer draws from its own of the streams of `seed`."""
         self.decoder, self.prompts, self.group, self.limit = decoder, prompts, group, limit
-        self.choose, self.seed, self.first, self.cache_bytes, self.watch = choose, seed, first, cache_bytes, watch
+        self.choose, self.seed, self.streams, self.cache_bytes, self.watch = choose, seed, streams, cache_bytes, watch
         self.device, self.eos = device, torch.tensor(eos_ids, dtype=torch.long, device=device)
         self.tokens: list[list[int]] = [[] for _ in group]
         self.finished = [False] * len(group)
@@ -135,8 +135,8 @@ class Lanes:
         counts = [len(self.tokens[i]) for i in self.lanes]
         self.left = self.limit - max(counts, default=0)
         self.start = torch.tensor(counts, dtype=torch.long, device=self.device)
-        answers = torch.tensor(self.lanes, dtype=torch.long, device=self.device) + self.first
-        self.numbers = uniforms(self.seed, answers, self.start, SPAN)
+        streams = torch.tensor([self.streams[i] for i in self.lanes], dtype=torch.long, device=self.device)
+        self.numbers = uniforms(self.seed, streams, self.start, SPAN)
 
     def _admit(self) -> list[Tensor]:
         """Give free lanes to waiting answers, if any fits; the logits of their next tokens."""

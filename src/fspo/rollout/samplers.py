@@ -28,6 +28,7 @@ class Sampler(Protocol):
         max_new_tokens: int,
         temperature: float,
         seed: int,
+        places: Sequence[int] | None = None,
         watch: Watch | None = None,
     ) -> Rollout:
         """Sample `n` answers per prompt; see `rollout.generate`. `watch` may get answers as they end."""
@@ -50,11 +51,12 @@ class LocalSampler:
         max_new_tokens: int,
         temperature: float,
         seed: int,
+        places: Sequence[int] | None = None,
         watch: Watch | None = None,
     ) -> Rollout:
         return generate(
             self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-            cache_gib=self.cache_gib, watch=watch,
+            places=places, cache_gib=self.cache_gib, watch=watch,
         )  # fmt: skip
 
 

@@ -82,11 +82,14 @@ class VllmSampler:
         max_new_tokens: int,
         temperature: float,
         seed: int,
+        places: Sequence[int] | None = None,
         watch: Watch | None = None,
     ) -> Rollout:
         """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable.
 
-        vLLM returns all answers at once, so `watch` is not called."""
+        `places` are all of them: with vLLM a run has one process. It returns all answers at once, so `watch` is not
+        called.
+        """
         Sampling(temperature).check(evaluation=False)
         ids, group = check_request(prompts, n, max_new_tokens, self.context)
         answers = self.answers(
