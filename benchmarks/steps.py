@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +31,22 @@ class Sums(Procedural):
         return float(example.answer in completion)
 
 
+class Chance(Procedural):
+    """A reward of 0 or 1 by the parity of the answer's characters: it varies whatever the model can do."""
+
+    name: ClassVar[str] = "chance"
+    summary: ClassVar[str] = "reward by the parity of the answer"
+
+    n_min: int = 4
+    n_max: int = 40
+
+    def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
+        return "".join(rng.choice("abcdefgh") for _ in range(n)) + "=", ""
+
+    def score(self, example: Any, completion: str) -> float:
+        return float(sum(map(ord, completion)) % 2)
+
+
 def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int, **changes: Any) -> TrainConfig:
     """GRPO with TRL's settings: 2 epochs of 2 minibatches, AdamW at a learning rate that hardly changes the lengths."""
     update = {"epochs": 2, "minibatches": 2, "lr": 1e-6, "schedule": "constant", "betas": (0.9, 0.999), **changes}
@@ -38,7 +57,10 @@ def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int,
 
 
 class Ours:
-    """A step of fspo's own loop (`fspo.training.loop.train`) without writing files."""
+    """A step of fspo's own loop (`fspo.training.loop.train`) without writing files.
+
+    Under torchrun the processes share the work, as those of a run with `processes=N`.
+    """
 
     def __init__(self, config: TrainConfig, threads: int) -> None:
         from fspo import objectives, tasks
@@ -50,7 +72,13 @@ class Ours:
         self.config, self.task = config, tasks.get(config.task)
         self.policy = load(config.model.path)
         set_threads(self.policy, threads)
-        self.learner = Learner(self.policy, objectives.get(**config.objective), config)
+        self.team: dict[str, Any] = {}
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            from fspo.training import processes
+
+            self.stack = ExitStack()
+            self.team = {"team": self.stack.enter_context(processes.assembled(config, Path()))}
+        self.learner = Learner(self.policy, objectives.get(**config.objective), config, **self.team)
         self.sampler = LocalSampler(self.policy)
         self.scorer = Scorer(self.task)
         self.count = self.next_index = 0
@@ -63,7 +91,7 @@ class Ours:
         self.count += 1
         start, cpu = time.perf_counter(), time.process_time()
         experience, self.next_index = collect(
-            self.policy, self.sampler, self.task, self.scorer, self.config, self.count, self.next_index
+            self.policy, self.sampler, self.task, self.scorer, self.config, self.count, self.next_index, **self.team
         )
         middle = time.perf_counter()
         updates = self.learner.learn(experience, self.count)
@@ -76,4 +104,6 @@ class Ours:
             "seconds": end - start,
             "cpu": time.process_time() - cpu,
             "reward": sum(experience.rewards) / len(experience.rewards),
+            "without_gradient": sum(a == 0 for a in experience.advantages) / len(experience.advantages),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }

@@ -24,6 +24,11 @@ def good() -> float:
     return 1.0
 
 
+def quarter_second() -> float:
+    time.sleep(0.25)
+    return 1.0
+
+
 def integer() -> int:
     return 1
 

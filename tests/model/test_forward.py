@@ -60,6 +60,21 @@ def test_many_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     compare(policy, batch, values=2e-5, grads=1e-5)
 
 
+@pytest.mark.parametrize("name", list(MODELS))
+def test_sequences_without_a_mask_equal_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "LONG", 1)  # every sequence that is at least as long as its prompt
+    compare(make(name), ragged(2), values=2e-5, grads=1e-5)
+
+
+def test_a_long_answer_needs_memory_in_proportion_to_its_length() -> None:
+    """The plan of 4,096 tokens holds indices only: a mask would take 64 MB."""
+    places = attention.plan([(0, 30, 0, 0), (30, 4096, 0, 30)], 4126, torch.float32, torch.device("cpu"))
+    held = [t for b in places.blocks for t in (b.queries, b.keys, b.padding, b.mask) if t is not None]
+    assert sum(t.nbytes for t in held) < 100 * 4126
+    at_once = attention.plan([(0, 255, 0, 0), (255, 255, 0, 255)], 510, torch.float32, torch.device("cpu"))
+    assert all(b.mask is not None for b in at_once.blocks)
+
+
 def test_plain_attention_path_equals_the_cpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fspo.model.forward.attend", attention._attend_plainly)
     compare(make("qwen3"), ragged(5), values=2e-5, grads=1e-5)

@@ -16,6 +16,7 @@ from fspo.model.forward import logprobs
 from fspo.model.loading import Policy, load
 from fspo.objectives import Mismatch
 from fspo.rollout.generate import Rollout, generate
+from fspo.rollout.lanes import Watch
 from fspo.rollout.samplers import Sampler
 from fspo.tasks import Scorer
 from fspo.training.experience import Experience, collect
@@ -49,6 +50,7 @@ class NoisySampler:
         temperature: float,
         seed: int,
         places: Sequence[int] | None = None,
+        watch: Watch | None = None,
     ) -> Rollout:
         rollout = generate(self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
         with torch.no_grad():

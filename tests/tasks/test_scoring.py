@@ -155,6 +155,52 @@ def test_one_hanging_sample_costs_only_itself(rewards: Rewards) -> None:
 
 
 @pytest.mark.usefixtures("no_process_left")
+def test_answers_added_early_have_the_scores_of_one_call(rewards: Rewards) -> None:
+    task = rewards("reward")
+    completions = ["good", "vanish", "binary", "loop", "fail", "good", "allocate", "integer"] * 3
+    examples = [task.example("train", i) for i in range(len(completions))]
+    with Scorer(task, timeout=1.0, memory_mb=96) as scorer:
+        expected = scorer.score(examples, completions)
+        once = Counter(scorer.failures)
+        with scorer.batch(examples) as batch:
+            assert batch.overlaps
+            for some in (range(20, 10, -1), (), range(3)):
+                batch.add({i: completions[i] for i in some})
+                time.sleep(0.2)
+            scores = batch.finish(completions)
+    assert [(s.value, s.failure) for s in scores] == [(s.value, s.failure) for s in expected]
+    assert scorer.failures == once + once
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_scoring_goes_on_between_two_additions(rewards: Rewards) -> None:
+    """Four answers of a quarter second each on two workers are scored while this process does something else."""
+    task = rewards("reward")
+    examples = [task.example("train", i) for i in range(4)]
+    with Scorer(task) as scorer:
+        scorer.score(examples, ["good"] * 4)
+        with scorer.batch(examples) as batch:
+            batch.add(dict.fromkeys(range(4), "quarter_second"))
+            for _ in range(30):
+                time.sleep(0.1)
+                batch.add({})
+            start = time.perf_counter()
+            assert batch.finish(["quarter_second"] * 4) == [Score(1.0)] * 4
+            assert time.perf_counter() - start < 0.1
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_batch_that_is_given_up_does_not_mix_up_the_next(rewards: Rewards) -> None:
+    task = rewards("reward")
+    examples = [task.example("train", i) for i in range(4)]
+    with Scorer(task) as scorer:
+        with pytest.raises(ZeroDivisionError), scorer.batch(examples) as batch:  # noqa: PT012
+            batch.add(dict.fromkeys(range(4), "quarter_second"))
+            1 / 0  # noqa: B018
+        assert scorer.score(examples, ["binary"] * 4) == [Score(0.5)] * 4
+
+
+@pytest.mark.usefixtures("no_process_left")
 def test_an_interrupt_does_not_mix_up_the_next_batch(rewards: Rewards) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(4)]

@@ -4,9 +4,9 @@ The packed order is all prompts, then all completions, without padding: the line
 attention alone, sequences are gathered into padded blocks of similar length. All completions of a group read the same
 prompt keys, and their gradients are summed into that one copy.
 
-A block of completions that are longer than their prompts holds prompt and completion as queries and as keys: it needs
-no mask, the kernel skips keys after the query, and memory is linear in the length. The prompts' own queries in it are
-computed for nothing, which is why completions shorter than their prompts are queries alone, with a mask.
+A block of long sequences holds prompt and completion as queries and as keys: it needs no mask, the kernel skips keys
+after the query, and memory is linear in the length. The prompts' queries in it are computed for nothing, which is why
+completions that are short, or shorter than their prompt, are queries alone, with a mask.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ CLOSE = 0.8
 
 LARGEST = 1 << 25
 """Most query-key pairs of one block: its additive mask takes 4 bytes per pair."""
+
+LONG = 256
+"""Sequences from this length on, and at least as long as their prompt, need no mask. Forward and backward of the tiny
+4x128 model took 1.1 times as long without it at 128 tokens, 0.9 at 512 and 0.6 at 2,048 and 4,096."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def plan(
 
 def _causal(sequence: tuple[int, int, int, int]) -> bool:
     """Whether a sequence is computed together with its prefix; see above."""
-    return sequence[1] >= sequence[3]
+    return sequence[1] >= max(sequence[3], LONG)
 
 
 def _mask(visible: Tensor, length: int, dtype: torch.dtype) -> Tensor:

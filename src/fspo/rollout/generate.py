@@ -96,14 +96,14 @@ def generate(
 ) -> Rollout:
     """Sample `n` answers per prompt. On the same machine with as many threads, equal seeds give equal answers.
 
-    Each answer has its own stream of random numbers, so it does not depend on when other answers end. `places` are those
-    of the prompts in a larger request: a part of its prompts then gets the same answers as the whole. `watch` gets
-    answers as they end.
+    Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
+    `places` are those of the prompts in a larger request: their answers then have the random numbers of that request.
+    `watch` gets answers as they end.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
     ids, group = check_request(prompts, n, max_new_tokens, policy.context)
-    streams = [place * n + k for place in (range(len(ids)) if places is None else places) for k in range(n)]
+    streams = [place * n + i for place in (range(len(ids)) if places is None else places) for i in range(n)]
     threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
         parts = family(policy)

@@ -57,7 +57,7 @@ class Lanes:
         device: torch.device,
         watch: Watch | None = None,
     ) -> None:
-        """`choose` takes logits and random numbers; answer i draws from stream `streams[i]` of `seed`."""
+        """`choose` takes logits and random numbers; each answer draws from its own of the streams of `seed`."""
         self.decoder, self.prompts, self.group, self.limit = decoder, prompts, group, limit
         self.choose, self.seed, self.streams, self.cache_bytes, self.watch = choose, seed, streams, cache_bytes, watch
         self.device, self.eos = device, torch.tensor(eos_ids, dtype=torch.long, device=device)

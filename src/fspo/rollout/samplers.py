@@ -55,8 +55,8 @@ class LocalSampler:
         watch: Watch | None = None,
     ) -> Rollout:
         return generate(
-            self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, places=places,
-            cache_gib=self.cache_gib, watch=watch,
+            self.policy, prompts, n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+            places=places, cache_gib=self.cache_gib, watch=watch,
         )  # fmt: skip
 
 

@@ -87,8 +87,8 @@ class VllmSampler:
     ) -> Rollout:
         """Sample `n` answers per prompt, each with its own seed: a run on the same machine is repeatable.
 
-        `places` are all of them, because a run with vLLM has one process; vLLM returns all answers at once, so `watch` is
-        not called.
+        `places` are all of them: with vLLM a run has one process. It returns all answers at once, so `watch` is not
+        called.
         """
         Sampling(temperature).check(evaluation=False)
         ids, group = check_request(prompts, n, max_new_tokens, self.context)

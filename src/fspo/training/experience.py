@@ -152,11 +152,18 @@ def _sampled(
     """A group of answers per example; `places` are those of the examples in the request of all processes."""
     settings, n = config.rollout, config.rollout.group
     ids = encode(policy, examples, config.model.chat)
-    rollout = sampler.generate(
-        ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed, places=places
-    )
-    texts = decode(policy, rollout.completions)
-    scores = scorer.score([example for example in examples for _ in range(n)], texts)
+    with scorer.batch([example for example in examples for _ in range(n)]) as scoring:
+
+        def ended(answers: dict[int, list[int]]) -> None:
+            """Score answers in other processes while the rest is being sampled."""
+            scoring.add(dict(zip(answers, decode(policy, list(answers.values())), strict=True)))
+
+        rollout = sampler.generate(
+            ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed,
+            places=places, watch=ended if scoring.overlaps else None,
+        )  # fmt: skip
+        texts = decode(policy, rollout.completions)
+        scores = scoring.finish(texts)
     rewards = [math.nan if score.value is None else score.value for score in scores]
     groups = []
     for g, example in enumerate(examples):

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
@@ -53,29 +53,42 @@ class Pool:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._generation = 0
+        self._items: list[tuple[Example, str]] = []
         self._results: list[Result | None] = []
         self._seconds: list[float] = []  # time limit of each sample
         self._todo: deque[int] = deque()
         self._suspects: set[int] = set()  # samples that were being scored when the fork server died
         self._start()
 
-    def run(self, items: Sequence[tuple[Example, str]]) -> list[Result]:
-        """Score all items; the results are in the order of the items."""
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """A batch of samples: `submit` them, and `finish`. Samples left unfinished, as by an interrupt, are dropped."""
         with self._lock:
-            self._results = [None] * len(items)
-            self._seconds = [max(self._timeout, self._task.component(e).longest(e)) for e, _ in items]
-            self._todo = deque(range(len(items)))
-            self._suspects = set()
+            self._items, self._results, self._seconds = [], [], []
+            self._todo, self._suspects = deque(), set()
             try:
-                while self._todo or any(slot.pending for slot in self._slots):
-                    self._hand_out(items)
-                    self._collect()
-            except BaseException:  # an interrupt: results of these samples must not arrive in the next call
-                for slot in self._slots:
+                yield
+            finally:
+                self._todo.clear()
+                for slot in list(self._slots):  # results of these samples must not arrive in the next batch
                     if slot.pending:
                         self._replace(slot)
-                raise
-            return [result for result in self._results if result is not None]
+
+    def submit(self, items: Sequence[tuple[Example, str]]) -> None:
+        """Queue samples. Without any, only attend to the workers: hand out samples, store results, end the late."""
+        self._todo.extend(range(len(self._items), len(self._items) + len(items)))
+        self._items += items
+        self._results += [None] * len(items)
+        self._seconds += [max(self._timeout, self._task.component(e).longest(e)) for e, _ in items]
+        self._collect(waiting=False)
+        self._hand_out()
+
+    def finish(self) -> list[Result]:
+        """Wait for all samples of the batch; the results are in the order in which they were submitted."""
+        while self._todo or any(slot.pending for slot in self._slots):
+            self._hand_out()
+            self._collect(waiting=True)
+        return [result for result in self._results if result is not None]
 
     def close(self) -> None:
         """End the fork server and all its workers."""
@@ -148,14 +161,14 @@ class Pool:
         self.close()
         self._start()
 
-    def _hand_out(self, items: Sequence[tuple[Example, str]]) -> None:
+    def _hand_out(self) -> None:
         for slot in list(self._slots):
             if slot.pending or not self._todo:
                 continue
             fair = -(-len(self._todo) // (2 * self._workers))
             chunk = [self._todo.popleft() for _ in range(min(CHUNK, fair))]
             try:
-                slot.connection.send([items[i] for i in chunk])
+                slot.connection.send([self._items[i] for i in chunk])
             except OSError:  # the worker died while idle: no sample failed
                 self._todo.extendleft(reversed(chunk))
                 self._replace(slot)
@@ -163,10 +176,10 @@ class Pool:
             slot.pending.extend(chunk)
             slot.deadline = time.monotonic() + self._seconds[slot.pending[0]]
 
-    def _collect(self) -> None:
-        """Wait for results, notices or the next deadline, and handle all that have arrived."""
+    def _collect(self, *, waiting: bool) -> None:
+        """Handle all results and notices that have arrived; first wait for some, or for the next deadline."""
         busy = [slot for slot in self._slots if slot.pending]
-        due = min((slot.deadline for slot in busy), default=0.0)
+        due = min((slot.deadline for slot in busy), default=0.0) if waiting else 0.0
         ready = wait([*(slot.connection for slot in busy), self._control], max(0.0, due - time.monotonic()))
         for slot in busy:
             if slot.connection in ready:

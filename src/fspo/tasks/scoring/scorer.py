@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -29,6 +30,41 @@ def first_messages(scores: Iterable[Score]) -> dict[str, str]:
         if score.failure and score.failure not in found:
             found[score.failure] = re.sub(r"0x[0-9a-fA-F]{4,}", "0x...", score.detail)[:300]
     return found
+
+
+class ScoringBatch:
+    """Scores of one completion per example; see `Scorer.batch`."""
+
+    def __init__(
+        self, scorer: "Scorer", examples: Sequence[Example], trusted: Sequence[bool], pool: "Pool | None"
+    ) -> None:
+        self._scorer, self._examples, self._trusted, self._pool = scorer, examples, trusted, pool
+        self._sent: list[int] = []
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether scoring runs in other processes, so that `add` saves time."""
+        return self._pool is not None
+
+    def add(self, completions: Mapping[int, str]) -> None:
+        """Begin to score these completions, by index; call it now and then, also with none, to keep workers busy."""
+        if self._pool is not None:
+            remote = [i for i in completions if not self._trusted[i]]
+            self._sent += remote
+            self._pool.submit([(self._examples[i], completions[i]) for i in remote])
+
+    def finish(self, completions: Sequence[str]) -> list[Score]:
+        """All scores in order; completions that were not added are scored now."""
+        if len(self._examples) != len(completions):
+            raise ValueError(f"{len(self._examples)} examples have {len(completions)} completions: give one each")
+        self.add({i: completions[i] for i in sorted(set(range(len(completions))) - set(self._sent))})
+        scores: dict[int, Score] = {}
+        for i, (example, completion) in enumerate(zip(self._examples, completions, strict=True)):
+            if self._trusted[i]:
+                scores[i] = Score(self._scorer.task.component(example).score(example, completion))
+        if self._pool is not None:
+            scores |= {i: Score(*found) for i, found in zip(self._sent, self._pool.finish(), strict=True)}
+        return self._scorer.counted([scores[i] for i in range(len(completions))])
 
 
 class Scorer:
@@ -66,25 +102,25 @@ class Scorer:
 
     def score(self, examples: Sequence[Example], completions: Sequence[str]) -> list[Score]:
         """One score per completion, in order."""
-        if len(examples) != len(completions):
-            raise ValueError(f"{len(examples)} examples have {len(completions)} completions: give one each")
-        scores: list[Score | None] = []
-        remote: list[int] = []
-        for i, (example, completion) in enumerate(zip(examples, completions, strict=True)):
-            task = self.task.component(example)
-            if task.trusted:
-                scores.append(Score(task.score(example, completion)))
-            else:
-                scores.append(None)
-                remote.append(i)
-        if remote:
-            found = self._processes().run([(examples[i], completions[i]) for i in remote])
-            for i, (value, failure, detail) in zip(remote, found, strict=True):
-                scores[i] = Score(value, failure, detail)
-        done = [score for score in scores if score is not None]
-        self.failures.update(score.failure for score in done if score.failure)
-        self.first_messages = first_messages(done) | self.first_messages
-        return done
+        with self.batch(examples) as batch:
+            return batch.finish(completions)
+
+    @contextmanager
+    def batch(self, examples: Sequence[Example]) -> Iterator["ScoringBatch"]:
+        """Score one completion per example, beginning with those that are known before the others."""
+        trusted = [self.task.component(example).trusted for example in examples]
+        if all(trusted):
+            yield ScoringBatch(self, examples, trusted, None)
+            return
+        pool = self._processes()
+        with pool.batch():
+            yield ScoringBatch(self, examples, trusted, pool)
+
+    def counted(self, scores: list[Score]) -> list[Score]:
+        """The scores, after adding their failures to the counts."""
+        self.failures.update(score.failure for score in scores if score.failure)
+        self.first_messages = first_messages(scores) | self.first_messages
+        return scores
 
     def close(self) -> None:
         """End the scoring processes and all processes that they started."""
