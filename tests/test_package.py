@@ -22,7 +22,7 @@ PACKAGES = sorted({path.parent for path in FILES})
 # Each imports only from those before it.
 ROOMS = (
     "text", "files", "ratios", "settings", "plugins", "runtime",
-    "objectives", "advantages", "fairness", "tasks", "config", "runs",
+    "objectives", "advantages", "fairness", "laboratory", "tasks", "config", "runs",
     "model", "rollout", "training", "engines",
     "pages", "report", "audits", "comparisons", "cli",
 )  # fmt: skip

@@ -8,13 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fspo import advantages, fairness, objectives, tasks
+    from fspo import advantages, fairness, laboratory, objectives, tasks
     from fspo.audits import audit
     from fspo.objectives import Totals
 
 __version__ = "0.1.0"
 
-__all__ = ["Totals", "__version__", "advantages", "audit", "fairness", "objectives", "tasks"]
+__all__ = ["Totals", "__version__", "advantages", "audit", "fairness", "laboratory", "objectives", "tasks"]
 
 _MEMBERS = {"Totals": "fspo.objectives", "audit": "fspo.audits"}
 
