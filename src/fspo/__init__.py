@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fspo import advantages, fairness, objectives, tasks
+    from fspo import advantages, fairness, laboratory, objectives, tasks
     from fspo.api import evaluate, load_run, sample, train
     from fspo.audits import audit
     from fspo.config import TrainConfig
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Example", "Observer", "Task", "Totals", "TrainConfig", "__version__", "advantages", "audit", "evaluate",
-    "fairness", "load_run", "objectives", "sample", "tasks", "train",
+    "fairness", "laboratory", "load_run", "objectives", "sample", "tasks", "train",
 ]  # fmt: skip
 
 _HOMES = {

@@ -1,0 +1,42 @@
+"""The exact laboratory: clipped updates of small policies without sampling noise, for up to 32,768 tokens.
+
+problem = laboratory.conflict([8, 32768])
+rule = fspo.objectives.get("fspo", c_low=0.03, c_high=0.03)
+laboratory.fixed_point(problem, rule, laboratory.Regime(updates=16)), problem.optimum()
+
+Needs numpy and scipy only; rules are objectives, or anything that answers what `Rule` asks.
+"""
+
+from fspo.laboratory.problem import Kind, Outcomes, Problem, conflict, near
+from fspo.laboratory.rollout import (
+    Losses,
+    Regime,
+    Rollout,
+    Rule,
+    Sums,
+    at_clip_rate,
+    effective_weights,
+    fixed_point,
+    losses,
+    run,
+    trajectory,
+)
+
+__all__ = [
+    "Kind",
+    "Losses",
+    "Outcomes",
+    "Problem",
+    "Regime",
+    "Rollout",
+    "Rule",
+    "Sums",
+    "at_clip_rate",
+    "conflict",
+    "effective_weights",
+    "fixed_point",
+    "losses",
+    "near",
+    "run",
+    "trajectory",
+]

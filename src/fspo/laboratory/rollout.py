@@ -1,0 +1,245 @@
+"""Clipped updates without sampling noise: what K updates on one rollout do, where they stop, what they optimise.
+
+The objective of a response is f(S) = gain exp(scale S) A, clipped to a band on S where that makes it smaller. All three
+come from the objective itself (`weighting`, `band`), at the exact sums over the responses of the rollout. The expected
+gradient of an update in the logit of a kind is
+
+    sum over k of P_old(k) E[ f'(S + noise) ] (k - L p)
+
+S has a part that the shared parameters make, known for each k, and noise from all other parameters of a model, which
+move too while it is trained: Gaussian with variance v = jitter^2 u L after u updates, and mean -v / 2 as an importance
+ratio needs, independent of the reward. The expectation over it is closed (a truncated lognormal mean), so a rollout
+is a deterministic map of the parameters, and its fixed point can be solved for. At a fixed point the shared
+parameters do not move, so that without jitter nothing would be clipped there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.optimize import brentq, root
+from scipy.special import log_expit, ndtr
+
+from fspo.laboratory.problem import Floats, Outcomes, Problem
+
+DIFFERENCE = 1e-3  # of theta, for derivatives
+NARROWEST = 1e-8  # factor of a band, where a wanted clip rate is looked for
+
+
+class Rule(Protocol):
+    """What the laboratory asks of an objective of whole responses; every registered one that has both answers it."""
+
+    @property
+    def exponent_cap(self) -> float: ...
+
+    def weighting(self, lengths: Any) -> Any:
+        """Scale and gain at each of `lengths`."""
+
+    def band(self, lengths: Any, totals: Any) -> Any:
+        """Centre, width below, width above and dual width on S; `totals` are `Sums`."""
+
+    def scaled(self, k: float) -> Any:
+        """Itself with a band k times as wide."""
+
+
+class Sums(NamedTuple):
+    """Expected sums over the responses of an update, as an objective takes its drift and scale from a batch."""
+
+    tokens: float
+    log_ratio: float
+    log_ratio_square: float
+
+    @property
+    def drift(self) -> float:
+        return self.log_ratio / self.tokens
+
+    @property
+    def drift_low_variance(self) -> float:
+        """The mean of exp(l) - 1 - l is minus the mean of l where exp(l) has mean 1."""
+        return self.drift
+
+    def scale(self, mu: float) -> float:
+        return math.sqrt(max(self.log_ratio_square - 2 * mu * self.log_ratio + mu * mu * self.tokens, 0.0))
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How a rollout is trained on.
+
+    `step` is the learning rate of theta, for gradients in units of the root mean square of a response's gradient
+    on-policy, so that all rules move alike whatever their constants. `jitter` is the scale of a token's log-ratio that
+    one update adds through all other parameters. With `deviation` the advantage is divided by the deviation of a
+    kind's rewards.
+    """
+
+    updates: int = 16
+    step: float = 0.01
+    jitter: float = 0.005
+    deviation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.updates < 1 or self.step < 0 or self.jitter < 0:
+            raise ValueError(f"{self} needs at least 1 update, and a step and a jitter of at least 0")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What K updates did."""
+
+    theta: Floats  # after them
+    move: Floats  # of theta, in units of the step: the mean direction of an update
+    pulls: Floats  # (kinds,) the gradient in the logit of each kind, mean over updates
+    variance: float  # of the update of one response, summed over the parameters; mean over updates
+    clip_rates: Floats  # (kinds,) share of the responses of off-policy updates whose gradient was removed
+    clip_rate: float  # of all prompts
+
+
+def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Rollout:
+    """Sample from theta and make all updates of a rollout, with exact expectations."""
+    found = problem.outcomes(theta)
+    advantage = _advantages(problem, found, regime.deviation)
+    size, current = 0.0, theta
+    pulls, variances, clipped = [], [], []
+    for update in range(regime.updates):
+        v = regime.jitter**2 * update * problem.lengths[found.kind]
+        S = log_ratio(problem, found, current, theta) - v / 2
+        slope, square, lost = _slopes(rule, problem, found, S, v, advantage)
+        score = problem.scores(found, current)
+        pull, squares = problem.expected(found, slope * score), problem.expected(found, square * score**2)
+        square_norm = float((problem.weights * squares) @ (problem.features**2).sum(1))
+        size = size or math.sqrt(square_norm) or 1.0
+        moved = (problem.weights * pull / size) @ problem.features
+        pulls.append(pull / size)
+        variances.append(square_norm / size**2 - moved @ moved)
+        clipped.append(problem.expected(found, lost * (advantage != 0)))
+        current = current + regime.step * moved
+    rates, mean = np.mean(clipped[1:] or [0 * pull], 0), np.mean(pulls, 0)
+    move = (problem.weights * mean) @ problem.features
+    return Rollout(current, move, mean, float(np.mean(variances)), rates, float(problem.weights @ rates))
+
+
+def log_ratio(problem: Problem, outcomes: Outcomes, theta: Floats, old: Floats) -> Floats:
+    """S of each response, between the parameters now and when it was sampled."""
+    new, before = problem.logits(theta), problem.logits(old)
+    ones, zeros = log_expit(new) - log_expit(before), log_expit(-new) - log_expit(-before)
+    kind, k = outcomes.kind, outcomes.count
+    return np.asarray(k * ones[kind] + (problem.lengths[kind] - k) * zeros[kind])
+
+
+def trajectory(problem: Problem, rule: Rule, theta: Floats, regime: Regime, rollouts: int) -> Floats:
+    """(rollouts + 1, parameters): theta before each rollout and after the last."""
+    path = [theta]
+    for _ in range(rollouts):
+        path.append(run(problem, rule, path[-1], regime).theta)
+    return np.array(path)
+
+
+def fixed_point(problem: Problem, rule: Rule, regime: Regime, start: Floats | None = None) -> Floats:
+    """The parameters that a rollout's updates leave where they are."""
+
+    def move(theta: Any) -> Floats:
+        return run(problem, rule, np.atleast_1d(theta), regime).move
+
+    start = problem.optimum() if start is None else start
+    if len(start) == 1:
+        ends = [float(start[0]) + sign * 4.0 for sign in (-1, 1)]
+        if move(ends[0])[0] * move(ends[1])[0] < 0:
+            return np.array([brentq(lambda t: float(move(t)[0]), *ends, xtol=1e-10)])
+    found = root(move, start, tol=1e-10)
+    if not found.success:
+        raise ValueError(f"no fixed point was found from theta = {start}: {found.message}")
+    return np.asarray(found.x)
+
+
+def effective_weights(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Floats:
+    """(kinds,) how much each kind counts: its pull under the rule over its pull in the true objective, with mean 1.
+
+    At theta the rule climbs sum_j weight_j effective_j E[R_j]. The shared parameters are held there.
+    """
+    ratio = run(problem, rule, theta, replace(regime, step=0.0)).pulls / problem.pulls(theta)
+    return np.asarray(ratio / (problem.weights @ ratio))
+
+
+def at_clip_rate(problem: Problem, rule: Rule, theta: Floats, regime: Regime, clip_rate: float) -> Rule:
+    """The rule with the band that clips this share of the off-policy responses of a rollout from theta."""
+
+    def miss(log_k: float) -> float:
+        return run(problem, rule.scaled(math.exp(log_k)), theta, regime).clip_rate - clip_rate
+
+    narrow = wide = 0.0
+    while miss(wide) > 0:
+        wide += math.log(4)
+    while miss(narrow) < 0:
+        narrow -= math.log(4)
+        if narrow < math.log(NARROWEST):
+            raise ValueError(f"no band clips {clip_rate:.1%} of the responses: ask for less, or more updates or jitter")
+    scaled: Rule = rule.scaled(math.exp(brentq(miss, narrow, wide, xtol=1e-6)))
+    return scaled
+
+
+class Losses(NamedTuple):
+    """Expected reward that a rule loses: where its updates stop, and by the noise of N responses, `noise` / N."""
+
+    bias: float
+    noise: float
+
+
+def losses(problem: Problem, rule: Rule, regime: Regime, start: Floats | None = None) -> Losses:
+    """What the rule's fixed point costs, and what each response's noise adds, for problems of one parameter.
+
+    The fixed point that N responses give instead of all has the variance V / (N M^2), with the variance V of one
+    response's update and the derivative M of the mean update in theta. It costs half the curvature of the true
+    objective times that variance.
+    """
+    if problem.features.shape[1] != 1:
+        raise ValueError(f"losses are of problems of one parameter, not {problem.features.shape[1]}")
+    point = fixed_point(problem, rule, regime, start)
+    ends = [point - DIFFERENCE, point + DIFFERENCE]
+    curvature, slope = (
+        float((f(ends[1]) - f(ends[0]))[0]) / (2 * DIFFERENCE)
+        for f in (problem.gradient, lambda theta: run(problem, rule, theta, regime).move)
+    )
+    noise = abs(curvature) / 2 * run(problem, rule, point, regime).variance / slope**2
+    return Losses(problem.value(problem.optimum()) - problem.value(point), noise)
+
+
+def _advantages(problem: Problem, found: Outcomes, deviation: bool) -> Floats:
+    """Rewards minus their exact mean; and over their deviation where it is not zero."""
+    advantage = found.reward - problem.expected(found, found.reward)[found.kind]
+    if deviation:
+        square = problem.expected(found, advantage**2)
+        advantage = advantage / np.sqrt(np.where(square > 0, square, 1.0))[found.kind]
+    return np.asarray(advantage)
+
+
+def _slopes(
+    rule: Rule, problem: Problem, found: Outcomes, S: Floats, v: Floats, advantage: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """E[f'(S + noise)] and E[f'(S + noise)^2] of each response, and the probability that its gradient is removed."""
+    L = problem.lengths
+    means = [float(problem.weights @ problem.expected(found, x)) for x in (S, (S * S + v) / L[found.kind])]
+    band, weighting = rule.band(L, Sums(float(problem.weights @ L), *means)), rule.weighting(L)
+    centre, below, above, dual, scale, gain = (
+        np.broadcast_to(np.asarray(value, np.float64), L.shape)[found.kind] for value in (*band, *weighting)
+    )
+    top = np.where(advantage > 0, centre + above, np.where(advantage < 0, centre + dual, np.inf))
+    top = np.minimum(top, rule.exponent_cap / scale)
+    bottom = np.where(advantage < 0, centre - below, -np.inf)
+    if not v.any():
+        inside = np.where((bottom > S) | (top < S), 0.0, 1.0)
+        moments = [np.exp(power * np.minimum(scale * S, rule.exponent_cap)) * inside for power in (1, 2)]
+    else:
+        deviation = np.sqrt(v)
+
+        def moment(power: int) -> Floats:
+            """E[exp(power scale x)] over the x in the band, for x ~ Normal(S, v)."""
+            shift = power * scale * v
+            mass = ndtr((top - S - shift) / deviation) - ndtr((bottom - S - shift) / deviation)
+            return np.asarray(np.exp(power * scale * (S + shift / 2)) * mass)
+
+        inside, *moments = (moment(power) for power in (0, 1, 2))
+    factor = gain * scale * advantage
+    return factor * moments[0], factor**2 * moments[1], 1 - inside
