@@ -36,6 +36,7 @@ class Answer:
     task: str
     failure: str | None = None  # why there is no reward
     message: str = ""
+    features: dict[str, float] = field(default_factory=dict)  # see Task.features
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,25 @@ def evaluate(
         asked = [part[g] for g in rollout.group]
         scores = scorer.score(asked, texts)
         answers += [
-            Answer(e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail)
+            Answer(
+                e.prompt,
+                text,
+                s.value,
+                len(c),
+                not done,
+                e.difficulty,
+                e.task,
+                s.failure,
+                s.detail,
+                task.features(e, text),
+            )
             for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
         ]
-    features = [task.features(examples[i // samples], a.completion) for i, a in enumerate(answers)]
-    return summarise(answers, split, prompts, samples, features)
+    return summarise(answers, split, prompts, samples)
 
 
-def summarise(
-    answers: Sequence[Answer], split: str, prompts: int, samples: int, features: Sequence[dict[str, float]] = ()
-) -> Evaluation:
-    """Rates and intervals; answers to the same prompt are neighbours. `features` are those of each answer."""
+def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int) -> Evaluation:
+    """Rates and intervals; answers to the same prompt are neighbours."""
     scored = np.array([a.reward is not None for a in answers])
     solved = np.array([a.reward is not None and a.reward >= SOLVED for a in answers], dtype=float)
     n, right = scored.reshape(prompts, samples).sum(1), solved.reshape(prompts, samples).sum(1)
@@ -134,7 +143,7 @@ def summarise(
         by_length=_by([a.length for a in known], solved),
         by_difficulty=_by([a.difficulty for a in known], solved),
         by_task={name: _rate(solved[[a.task == name for a in known]]) for name in sorted({a.task for a in known})},
-        features=_means(features),
+        features=_means([a.features for a in answers]),
         answers=list(answers),
     )
 
