@@ -137,6 +137,7 @@ def test_gains_and_shares_of_the_gradient(tmp_path: Path) -> None:
     """From a run of the task `choice`, whose answers have features."""
     values = plan().tuning[0].config
     values |= {"task": {"name": "choice", "n_max": 5}, "steps": 2, "log": values["log"] | {"cosine": 1}}
+    values["warmup"] = values["warmup"] | {"max_steps": 50}
     train(TrainConfig(**values | {"rollout": values["rollout"] | {"prompts": 8, "group": 8}}), tmp_path / "run")
     found = outcome(tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]

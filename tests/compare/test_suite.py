@@ -185,8 +185,12 @@ def test_what_starts_first() -> None:
         "tune sort near gspo, trial 0, seed 1000",
     ]  # fmt: skip
     assert {job.task for job in now} == {"sort"}
-    last = plan.ready([row(c) for c in plan.tuning], [], [sort.key, add.key])
-    assert [job.seed for job in last if isinstance(job, Cell)] == [0] * 12 + [1] * 12 + [2] * 12
+    near = [row(c) for c in plan.tuning if c.setting == "near"]
+    tuned = [job for job in plan.ready(near, [], [sort.key, add.key]) if isinstance(job, Cell)]
+    assert [(job.setting, job.phase) for job in tuned[:19]] == [("near", "test")] * 18 + [("stale", "tune")]
+    last = [job for job in plan.ready([row(c) for c in plan.tuning], [], [sort.key, add.key]) if isinstance(job, Cell)]
+    assert [(job.setting, job.seed) for job in last] == [(s, k) for s in ("near", "stale") for k in range(3)
+                                                         for _ in range(6)]  # fmt: skip
 
 
 def test_rows_take_the_labels_of_the_suite_as_it_is_now() -> None:

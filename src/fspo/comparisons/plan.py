@@ -128,12 +128,14 @@ class Plan:
         return chosen
 
     def cells(self, rows: Iterable[Row]) -> list[Cell]:
-        """All cells to run, as far as finished rows decide it: the tuning, then the test seed by seed, confirming tasks
-        last."""
-        chosen = self.choose(rows)
-        return self.tuning + [
-            cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial
-        ]
+        """All cells to run, as far as finished rows decide it.
+
+        Setting by setting, so that a part of a suite has whole settings: the tuning, then the test seed by seed,
+        confirming tasks last.
+        """
+        chosen, settings = self.choose(rows), list(self.suite.settings)
+        test = [cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial]
+        return sorted(self.tuning + test, key=lambda cell: settings.index(cell.setting))
 
     def finished(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of this suite in its order and under its labels; a file may also hold rows of older versions."""
@@ -145,7 +147,7 @@ class Plan:
         ]
 
     def ready(self, rows: Iterable[Row], running: Iterable[str], warmed: Iterable[str]) -> list[Job]:
-        """What can start now, in order: warm starts, tuning, then the test seed by seed."""
+        """What can start now: warm starts, then cells in their order."""
         rows = list(rows)
         busy, warmed, done = set(running), set(warmed), {row["key"] for row in rows}
         waiting = [cell for cell in self.cells(rows) if cell.key not in done]

@@ -43,13 +43,14 @@ class Walk(FreeForm):
 
 
 Cell = tuple[int, int]
+GOAL: Cell = (0, 0)
 
 
 class Maze(FreeForm):
-    """The size is the distance without walls. A cell is named by the letters of its column and its row."""
+    """A way to the corner aa. A cell is named by the letters of its column and its row; the size is the distance."""
 
     name: ClassVar[str] = "maze"
-    summary: ClassVar[str] = "any way from cell to cell around walls: maze:aa>bc|ba= -> aa ab bb bc"
+    summary: ClassVar[str] = "any way around walls to the corner aa: maze:bc|ab= -> bc bb ba aa"
 
     n_min: int = Field(2, ge=1, description="Smallest distance.")
     n_max: int = Field(40, ge=1, description="Largest distance.")
@@ -64,63 +65,47 @@ class Maze(FreeForm):
         return self
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
-        start, goal = self._ends(rng, n)
-        walls = self._walls(rng, start, goal)
-        left = self._distances(goal, walls)
+        column = rng.randint(max(0, n - self.side + 1), min(n, self.side - 1))
+        start, left = (column, n - column), dict[Cell, int]()
+        cells = {(x, y) for x in range(min(self.side, column + 2)) for y in range(min(self.side, n - column + 2))}
+        between = sorted(cells - {start, GOAL})
         while start not in left:
-            walls = self._walls(rng, start, goal)
-            left = self._distances(goal, walls)
+            walls = set(rng.sample(between, min(self.walls, len(between) // 4)))
+            left = _distances(cells - walls)
         path = [start]
-        while path[-1] != goal:
+        while path[-1] != GOAL:
             free = [cell for cell in _around(path[-1]) if cell in left]
             nearer = [cell for cell in free if left[cell] < left[path[-1]]]
             path.append(rng.choice(free if rng.random() < self.detour else nearer))
         listed = " ".join(map(_name, sorted(walls)))
-        return f"maze:{_name(start)}>{_name(goal)}|{listed}=", " ".join(map(_name, path))
-
-    def _ends(self, rng: random.Random, n: int) -> tuple[Cell, Cell]:
-        last = self.side - 1
-        across = rng.randint(max(0, n - last), min(n, last))
-        ends = []
-        for distance in (across, n - across):
-            low = rng.randint(0, last - distance)
-            ends.append((low, low + distance) if rng.random() < 0.5 else (low + distance, low))
-        (x0, x1), (y0, y1) = ends
-        return (x0, y0), (x1, y1)
-
-    def _walls(self, rng: random.Random, start: Cell, goal: Cell) -> set[Cell]:
-        """Random cells in and around the rectangle between the ends, at most a quarter of it."""
-        spans = [range(max(0, min(a, b) - 1), min(self.side, max(a, b) + 2)) for a, b in zip(start, goal, strict=True)]
-        cells = [cell for x in spans[0] for y in spans[1] if (cell := (x, y)) not in (start, goal)]
-        return set(rng.sample(cells, min(self.walls, len(cells) // 4)))
-
-    def _distances(self, goal: Cell, walls: set[Cell]) -> dict[Cell, int]:
-        """Steps to the goal from every cell that can reach it."""
-        found, waiting = {goal: 0}, deque([goal])
-        while waiting:
-            here = waiting.popleft()
-            for cell in _around(here):
-                if cell not in found and cell not in walls and all(0 <= c < self.side for c in cell):
-                    found[cell] = found[here] + 1
-                    waiting.append(cell)
-        return found
+        return f"maze:{_name(start)}|{listed}=", " ".join(map(_name, path))
 
     def credit(self, example: Example, completion: str) -> float:
         """How much nearer the goal the answer comes before its first wrong cell, walls left aside."""
-        ends, _, listed = example.prompt[5:-1].partition("|")
-        start, goal = map(_cell, ends.split(">"))
+        name, _, listed = example.prompt[5:-1].partition("|")
+        start, walls = _cell(name), set(map(_cell, listed.split()))
         assert start is not None
-        assert goal is not None
-        walls = set(map(_cell, listed.split()))
-        distance, here, wrong = _distance(start, goal), start, False
+        distance, here, wrong = sum(start), start, False
         for k, name in enumerate(completion.split(" ")):
             cell = _cell(name)
             wrong = cell is None or cell in walls or max(cell) >= self.side or _distance(cell, here) != (k > 0)
             if wrong or cell is None:
                 break
             here = cell
-        done = max(0, distance - _distance(here, goal))
+        done = max(0, distance - sum(here))
         return (min(done, distance - 1) if wrong else done) / distance
+
+
+def _distances(cells: set[Cell]) -> dict[Cell, int]:
+    """Steps to the goal from those of the cells that can reach it."""
+    found, waiting = {GOAL: 0}, deque([GOAL])
+    while waiting:
+        here = waiting.popleft()
+        for cell in _around(here):
+            if cell in cells and cell not in found:
+                found[cell] = found[here] + 1
+                waiting.append(cell)
+    return found
 
 
 def _around(cell: Cell) -> list[Cell]:
