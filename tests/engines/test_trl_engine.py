@@ -159,9 +159,9 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
     found = load(tmp_path / "fspo")
     assert (found.name, found.notes) == (tmp_path.name, [])
-    rewards = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
+    measured = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
     assert [(line.step, line.prompts, line.samples) for line in found.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
-    assert [line.reward for line in found.evaluations] == pytest.approx(rewards, rel=1e-5)
+    assert [line.reward for line in found.evaluations] == pytest.approx(measured, rel=1e-5)
     page = write(tmp_path / "fspo").read_text()
     assert f"<h1>{tmp_path.name}</h1>" in page
     assert 'class="alert"' not in page
