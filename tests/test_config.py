@@ -132,5 +132,11 @@ def test_a_task_object_is_saved_by_its_name_and_parameters() -> None:
     assert own.task == {"name": "sort", "n_max": 5}
     assert own == config.TrainConfig(**own.model_dump(mode="json"))
     assert config.TrainConfig(task=Riddles(count=3)).task == {"name": f"{Riddles.__module__}:Riddles", "count": 3}
+
+    class Hidden(Riddles):
+        """Of a function."""
+
+    with pytest.raises(ValueError, match=r"the task Hidden is not in a module.* such as riddles\.py"):
+        config.TrainConfig(task=Hidden())
     mixture = config.TrainConfig(task=tasks.get(["sort", {"name": "jsonl:a.jsonl", "weight": 3}])).task
     assert mixture == [{"name": "sort", "weight": 1.0}, {"name": "jsonl", "path": "a.jsonl", "weight": 3.0}]

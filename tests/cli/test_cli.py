@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from fspo import __version__, objectives, tasks
+from fspo.config import TrainConfig
+from fspo.runs import load
+from fspo.settings import Described, described
 from helpers.processes import Command, fspo
+from helpers.synthetic import make_run
 
 
 @pytest.mark.slow
@@ -23,7 +30,9 @@ def test_the_installed_command_trains_reports_and_evaluates(small: list[str], tm
         assert done.stderr.startswith("error: ")
 
 
-def test_train_report_eval_and_sample(command: Command, small: list[str], tmp_path: Path) -> None:
+def test_train_report_eval_and_sample(
+    command: Command, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     assert "report.html" in command("train", *small, "--out", str(run)).stdout
     assert "<svg" in (run / "report.html").read_text()
@@ -35,6 +44,15 @@ def test_train_report_eval_and_sample(command: Command, small: list[str], tmp_pa
     assert row["prompts"] == 20
     assert row["interval"][0] <= row["accuracy"] <= row["interval"][1]
     assert command("sample", str(run), "--prompts", "2").stdout.count("sort:") == 2
+    usual = json.loads(command("eval", str(run), "--json").stdout)
+    during = load(run).evaluations[-1].model_dump(mode="json")
+    assert usual == {key: during[key] for key in usual}, "evaluated as during training, to the digit"
+    texts = command("sample", str(run), "--prompt", "sort:ba=", "--prompt", "sort:ca=", "--samples", "2").stdout
+    assert (texts.count("sort:"), texts.count("tokens"), texts.count("reward")) == (2, 4, 0)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sort:ba=\n\nSort Ba\nsort:ca=\n"))  # piped, up to its end
+    typed = command("sample", str(run), "--chat")
+    assert typed.stdout.count(" tokens") == 2
+    assert "not in its vocabulary" in typed.stdout
     checkpoint = max((run / "checkpoints").iterdir())
     options = ["--prompts", "8", "--top-p", "0.9", "--temperature", "1"]
     assert "accuracy" in command("eval", str(checkpoint), *options).stdout
@@ -54,8 +72,45 @@ def test_warm_start_is_made_once(command: Command) -> None:
 
 def test_listings(command: Command) -> None:
     assert "fspo_adaptive" in command("methods").stdout
-    assert "c_low" in command("methods", "fspo").stdout
     assert "reasoning_gym" in command("tasks").stdout
+    assert command("--version").stdout == f"fspo {__version__}\n"
+
+
+def test_every_parameter_is_described(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its type, default, range and meaning."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in objectives.names():
+        shown = command("methods", name).stdout
+        assert all(parameter in shown for parameter in objectives.get_class(name).model_fields), name
+    for name in tasks.names():
+        shown = command("tasks", name).stdout
+        assert all(parameter in shown for parameter in tasks.get_class(name).model_fields), name
+    found = {row.name: row for row in described(objectives.get_class("fspo"))}
+    assert found["clip_rate"] == Described(
+        "clip_rate", "float | null", "null", "> 0, < 1", "wanted share outside the band; replaces c_low, c_high"
+    )
+    assert found["kl.coef"].default == "required"
+    assert found["kl"].type == "table | null"
+    assert {row.name for row in described(TrainConfig)} >= {"steps", "rollout.group", "model.lora.rank"}
+
+
+@pytest.mark.parametrize("command_line", [["--json"], ["--json", "--bins", "4"], ["--json", "-"], ["--json=-"]])
+def test_json_without_a_path_is_standard_output(command: Command, tmp_path: Path, command_line: list[str]) -> None:
+    run = make_run(tmp_path / "run")
+    assert json.loads(command("audit", str(run), *command_line).stdout)["rows"] > 0
+
+
+@pytest.mark.parametrize("model", ["nowhere", "no/where", "not a name", "./no/such/folder", "nowhere.gguf"])
+def test_a_model_that_is_nowhere_is_one_sentence(
+    command: Command, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A hub that refuses every connection is asked once, not for a minute."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    done = command("eval", model, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [["train", "update.lrr=1"], ["methods", "gspoo"], ["eval", "."], ["report", "."]])

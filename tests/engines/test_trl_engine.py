@@ -20,6 +20,7 @@ import fspo
 from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl.trainer import STATE
 from fspo.model import tiny
+from fspo.report.run_page import write
 from fspo.runs import load, rows
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
@@ -156,6 +157,14 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
         assert f"fspo/{name}" in moved
     assert {"fspo/clip_by_length/1", "fspo/clip_by_length/2", "entropy", "reward"} <= set(log[0]) | set(moved)
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
+    found = load(tmp_path / "fspo")
+    assert (found.name, found.notes) == (tmp_path.name, [])
+    measured = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
+    assert [(line.step, line.prompts, line.samples) for line in found.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
+    assert [line.reward for line in found.evaluations] == pytest.approx(measured, rel=1e-5)
+    page = write(tmp_path / "fspo").read_text()
+    assert f"<h1>{tmp_path.name}</h1>" in page
+    assert 'class="alert"' not in page
 
     written = pl.read_parquet(tmp_path / "fspo" / "records")
     assert written.group_by("step", "update").len().sort("step", "update").rows() == [

@@ -43,8 +43,8 @@ def compare(
 
     [dim]fspo compare[/]                                the list of suites
     [dim]fspo compare smoke[/]                          a test of a few seconds
-    [dim]fspo compare my.yaml --out results/mine --minutes 60[/]
-    [dim]fspo compare my.yaml --ray 10.0.0.5:6379[/]
+    [dim]fspo compare suite.yaml --out results/mine --minutes 60[/]
+    [dim]fspo compare suite.yaml --ray 10.0.0.5:6379[/]
     """
     from fspo.comparisons import suite as suites
     from fspo.comparisons.plan import Plan

@@ -82,6 +82,7 @@ def load(
     elif spec.endswith(".gguf"):
         model, tokenizer = _load_gguf(Path(spec), DTYPES[dtype])
     else:
+        _require(spec)
         model = AutoModelForCausalLM.from_pretrained(spec, dtype=DTYPES[dtype])
         tokenizer = AutoTokenizer.from_pretrained(spec)
     # With dropout the log-probs for training would differ from those that the tokens were sampled with.
@@ -91,6 +92,32 @@ def load(
     if lora is not None:
         model = _add_lora(model, lora, seed)
     return Policy(model, tokenizer, spec, eos_ids)
+
+
+def _require(spec: str) -> None:
+    """Refuse what is neither a model's folder nor a hub name, before a loader asks the hub for it many times over."""
+    if Path(spec).is_dir():
+        if not any((Path(spec) / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
+        return
+    import httpx
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    what = f"there is no folder {spec!r}"
+    try:
+        if any(isinstance(try_to_load_from_cache(spec, f), str) for f in ("config.json", "adapter_config.json")):
+            return
+        if constants.HF_HUB_OFFLINE:
+            raise ValueError(f"{what}, no model of that name is in the hub's cache, and HF_HUB_OFFLINE is set")
+        HfApi().model_info(spec, timeout=10)
+    except HFValidationError:
+        raise ValueError(f"{what}: give a run's folder, a model's folder or the name of a model on the hub") from None
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        missing = "no public model of that name on the hub" if status in (401, 404) else "the hub cannot be asked"
+        reason = "" if status in (401, 404) else f" ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+        raise ValueError(f"{what}, and {missing}{reason}: check the spelling") from None
 
 
 def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:

@@ -42,7 +42,10 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.label or self.folder.resolve().name
+        """The label, the name that TRL has for the run, or the folder's."""
+        trl = self.config.get("trl")
+        named = (trl.get("run_name") or Path(str(trl.get("output_dir", ""))).name) if isinstance(trl, dict) else ""
+        return self.label or str(named) or self.folder.resolve().name
 
     @property
     def objective(self) -> dict[str, Any]:
@@ -74,16 +77,17 @@ def load(folder: str | Path) -> Run:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give the folder that `fspo train` wrote")
     notes: list[str] = []
-    has_cosine = (folder / f"{Cosine.file}.jsonl").is_file()  # optional
+    facts = read_facts(folder / "run.json", notes)
+    local = facts.engine == "local"  # other engines may write no timings, evaluations or samples
     return Run(
         folder=folder,
-        facts=read_facts(folder / "run.json", notes),
+        facts=facts,
         config=read_config(folder / "config.yaml", notes),
         metrics=_by_step(_noted(folder, Metrics, notes)),
-        timings=_by_step(_noted(folder, Timing, notes)),
-        evaluations=_by_split(_noted(folder, Evaluated, notes)),
-        cosine=_by_step(_noted(folder, Cosine, notes)) if has_cosine else [],
-        samples=_spread(_noted(folder, Sample, notes)),
+        timings=_by_step(_noted(folder, Timing, notes, optional=not local)),
+        evaluations=_by_split(_noted(folder, Evaluated, notes, optional=not local)),
+        cosine=_by_step(_noted(folder, Cosine, notes, optional=True)),
+        samples=_spread(_noted(folder, Sample, notes, optional=not local)),
         notes=notes,
     )
 
@@ -109,9 +113,12 @@ def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
             yield None
 
 
-def _noted(folder: Path, kind: type[L], notes: list[str]) -> Iterator[L]:
+def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
+    """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
     path = folder / f"{kind.file}.jsonl"
     if not path.is_file():
+        if optional:
+            return
         notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0

@@ -9,6 +9,7 @@ their number.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from fspo.engines.updates import UpdateTracker, loggable
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
-from fspo.runs import UpdateState
+from fspo.runs import Evaluated, UpdateState
+from fspo.training.evaluate import Answer, summarise
 
 STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt
 
@@ -72,6 +74,7 @@ class FSPOTrainer(GRPOTrainer):
         self.describe_run = True  # write config.yaml and run.json when training begins
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # metrics of the answers of the last rollout
+        self._held_out: list[Answer] = []  # of the evaluation that is going on
         self._window = config.gradient_accumulation_steps
         self._tokens = 0.0  # trained tokens of the optimiser step, over all processes
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
@@ -130,7 +133,27 @@ class FSPOTrainer(GRPOTrainer):
                 "groups_without_variance": counts.without_variance, "groups_single": counts.single,
                 "unscored": counts.unscored,
             }  # fmt: skip
+        else:
+            columns = [rewards, *map(self.accelerator.gather, (trained(output).sum(-1), output["truncated"]))]
+            for reward, length, cut in zip(*(column.tolist() for column in columns), strict=True):
+                score = None if math.isnan(reward) else reward
+                self._held_out.append(Answer("", "", score, int(length), bool(cut), 0.0, ""))
         return output
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """TRL's; what it measures is written to the run folder too."""
+        self._held_out = []
+        found: dict[str, float] = super().evaluate(*args, **kwargs)
+        answers, size = self._held_out, int(self.num_generations_eval or 1)
+        if answers and self.tracker.writer is not None:
+            line = summarise(answers, "eval", len(answers) // size, size).line(
+                self.state.global_step // self.args.updates
+            )
+            unknown: dict[str, Any] = {"by_difficulty": [], "by_task": {}}
+            if not all(0 <= answer.reward <= 1 for answer in answers if answer.reward is not None):
+                unknown |= {"accuracy": None, "interval": None, "pass_at": {}, "pass_at_interval": {}, "by_length": []}
+            self.tracker.writer.merge(Evaluated, [line.model_copy(update=unknown)])
+        return found
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """TRL's; where an optimiser step begins, count its trained tokens over all processes."""

@@ -37,6 +37,8 @@ def learning(runs: Sequence[ReportRun]) -> list[Panel]:
 def _held_out_curve(runs: Sequence[ReportRun]) -> Panel:
     title = "Held-out accuracy"
     found = list(held_out(runs[0]).items()) if len(runs) == 1 else [(run.name, main_split(run)) for run in runs]
+    if any(lines for _, lines in found) and all(line.accuracy is None for _, lines in found for line in lines):
+        return _held_out_reward(found)
     lines = [
         Series(name, [e.step for e in evaluations], [e.accuracy for e in evaluations],
                *ends_of([e.interval for e in evaluations]), colour=colour_of(k), dots=True, whiskers=True,
@@ -56,6 +58,20 @@ def _held_out_curve(runs: Sequence[ReportRun]) -> Panel:
             )
     svg = charts.line(title, "; ".join(said) + ".", lines, y_label="accuracy", top=1.0, percent_axis=True)
     return Plot(title, svg, _size(runs) + "Error bars are the evaluation's own intervals.")
+
+
+def _held_out_reward(found: Sequence[tuple[str, Sequence[Evaluated]]]) -> Panel:
+    """Of evaluations whose rewards are not shares of a whole one."""
+    title = "Held-out reward"
+    lines = [
+        Series(name, [e.step for e in lines], [e.reward for e in lines], colour=colour_of(k), dots=True)
+        for k, (name, lines) in enumerate(found)
+        if any(e.reward is not None for e in lines)
+    ]
+    if not lines:
+        return Missing(title, "No held-out answer could be scored.")
+    last = [f"{name}: {short(rows[-1].reward)} at step {rows[-1].step}" for name, rows in found if rows]
+    return Plot(title, charts.line(title, "; ".join(last) + ".", lines, y_label="mean reward"), "")
 
 
 def _size(runs: Sequence[ReportRun]) -> str:
