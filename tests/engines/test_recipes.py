@@ -72,7 +72,7 @@ def test_a_recipe_resolves(name: str, engine: str, tmp_path: Path) -> None:
         ("trl", "update.minibatches=3", "update.minibatches = 3 must divide rollout.prompts = 32"),
         ("verl", "rollout.dynamic=1", "rollout.dynamic = 1 is not possible with --engine verl"),
         ("verl", "update.schedule=linear", "update.schedule = 'linear' is not possible with --engine verl"),
-        ("verl", "update.token_budget=600", "update.token_budget = 600 must be at least 1536"),
+        ("verl", "update.token_budget=600", "update.token_budget = 600 must be at least 2048"),
         ("verl", "log.samples=2", "set trainer.rollout_data_dir in engines.verl"),
     ],
 )
