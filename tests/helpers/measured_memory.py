@@ -18,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import fspo.engines.planning.planner as planner
 from fspo.config import read
 from fspo.engines.planning.devices import DEVICES
+from fspo.runs import Metrics, read_lines
 from fspo.training.loop import train
 
 
@@ -35,6 +36,9 @@ if __name__ == "__main__":
     before = status("VmRSS")
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder) / "run")
-    prompt = 24  # tokens of the task's prompts, about
-    place = planner.Situation("local", DEVICES["4090"], "4090", prompt=prompt, mean=config.rollout.max_new_tokens)
-    print(status("VmHWM") - before, planner.plan(config, place).peak)
+        peak = status("VmHWM") - before
+        sampled = read_lines(Path(folder) / "run", Metrics)[0].length or 1
+    # A random model ends its answers early: planned for answers of the length that it had.
+    same = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_new_tokens": round(sampled)})})
+    place = planner.Situation("local", DEVICES["4090"], "4090", prompt=24)  # tokens of the task's prompts, about
+    print(peak, planner.plan(same, place).peak)
