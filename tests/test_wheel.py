@@ -61,11 +61,9 @@ def test_it_runs_in_a_fresh_environment(installer: str, wheel: Path, tmp_path: P
     place = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, timeout=200)
     python = place / "bin" / "python"
-    add = (
-        [str(uv), "pip", "install", "--python", str(python)]
-        if installer == "uv"
-        else [str(python), "-m", "pip", "install"]
-    )
+    add = [str(python), "-m", "pip", "install"]
+    if installer == "uv":
+        add = [str(uv), "pip", "install", "--python", str(python)]
     subprocess.run([*add, "--quiet", "--no-deps", str(wheel)], check=True, timeout=200)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = place / "lib" / version / "site-packages"
