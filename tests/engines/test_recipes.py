@@ -13,10 +13,13 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from verl.utils.import_utils import load_extern_object
 
-from fspo import tasks
+from fspo import recipes, tasks
 from fspo.config import read
+from fspo.engines.sampler_rules import BAND
 from fspo.engines.trl import run as run_trl
+from fspo.engines.verl import hydra_settings
 from fspo.engines.verl import run as run_verl
+from fspo.engines.verl.job import write_prompts
 from fspo.runs import Metrics, NullObserver, RunWriter, Timing, load
 from helpers.custom_objective import HALVED
 from helpers.small_recipes import RECIPES, overrides
@@ -35,27 +38,30 @@ def fspo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def translated(engine: str, config: Any, folder: Path) -> dict[str, Any]:
+    return (run_trl.arguments if engine == "trl" else hydra_settings.overrides)(config, folder)
+
+
 def test_every_recipe_is_here() -> None:
-    assert {path.stem for path in RECIPES.glob("*.yaml")} == set(ENGINES)
+    assert set(recipes.names()) == set(ENGINES)
+    for name, engines in ENGINES.items():
+        assert recipes.note(name, "engines") == ", ".join(engines)
+        assert recipes.summary(name).endswith(".")
+
+
+def test_a_recipe_is_found_wherever_a_file_is_taken() -> None:
+    assert read("recipe:gsm8k-24gb", ["steps=7"]) == read(RECIPES / "gsm8k-24gb.yaml", ["steps=7"])
+    with pytest.raises(ValueError, match="there is no recipe 'gsm8k'; did you mean 'gsm8k-24gb'"):
+        read("recipe:gsm8k", [])
 
 
 @pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "local"])
 def test_a_recipe_resolves(name: str, engine: str, tmp_path: Path) -> None:
     """The model and data are those of the recipe: nothing is loaded or written."""
-    config = read(RECIPES / f"{name}.yaml", [])
-    printed = {"trl": run_trl, "verl": run_verl}[engine].describe(config, tmp_path / "run")
-    assert config.model.path in printed
-    assert str(config.update.lr) in printed
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_a_dry_run_prints_and_stops(tmp_path: Path) -> None:
-    recipe = str(RECIPES / "gsm8k-24gb.yaml")
-    done = fspo("train", recipe, "steps=7", "--engine", "verl", "--dry-run", "--out", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "trainer.total_training_steps=7" in done.stdout
-    assert "python -m verl.trainer.main_ppo" in done.stdout
+    config = read(f"recipe:{name}", [])
+    found = translated(engine, config, tmp_path / "run")
+    assert config.model.path in str(found) or engine == "trl"
+    assert config.update.lr in found.values()
     assert not (tmp_path / "run").exists()
 
 
@@ -66,32 +72,23 @@ def test_a_dry_run_prints_and_stops(tmp_path: Path) -> None:
         ("trl", "update.minibatches=3", "update.minibatches = 3 must divide rollout.prompts = 32"),
         ("verl", "rollout.dynamic=1", "rollout.dynamic = 1 is not possible with --engine verl"),
         ("verl", "update.schedule=linear", "update.schedule = 'linear' is not possible with --engine verl"),
-        ("verl", "update.token_budget=600", "update.token_budget = 600 must be at least 1536"),
+        ("verl", "update.token_budget=600", "update.token_budget = 600 must be at least 2048"),
         ("verl", "log.samples=2", "set trainer.rollout_data_dir in engines.verl"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(engine: str, setting: str, sentence: str, tmp_path: Path) -> None:
     config = read(RECIPES / "gsm8k-24gb.yaml", [setting])
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        {"trl": run_trl, "verl": run_verl}[engine].describe(config, tmp_path)
-
-
-def test_the_samplers_correction_is_the_objectives_in_trl_and_verls_own_in_verl(tmp_path: Path) -> None:
-    settings = ["rollout.engine=vllm", "objective.mismatch={c: 0.1}"]
-    config = read(RECIPES / "gsm8k-24gb.yaml", settings)
-    found = run_trl.arguments(config, tmp_path)
-    assert found["objective_args"] == {"c_low": 0.03, "c_high": 0.03, "mismatch": {"c": 0.1}}
-    with pytest.raises(ValueError, match=r"set algorithm\.rollout_correction in engines\.verl"):
-        run_verl.overrides(config, tmp_path)
+        translated(engine, config, tmp_path)
 
 
 def test_an_objective_of_another_module_is_named_for_verl(tmp_path: Path) -> None:
     settings = [f"objective={{name: '{HALVED}', c_low: 0.1, entropy_coef: 0.01}}"]
-    found = run_verl.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
     assert found[f"{actor}.policy_loss.loss_mode"] == "fspo"
-    assert found[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1}
-    word = next(word for word in run_verl.command(found) if "policy_loss.objective" in word)
+    assert found[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1, "mismatch": BAND}
+    word = next(word for word in hydra_settings.command(found) if "policy_loss.objective" in word)
     assert OverridesParser.create().parse_override(word).value() == found[f"++{actor}.policy_loss.objective"]
     assert found[f"{actor}.entropy_coeff"] == 0.01
 
@@ -102,10 +99,10 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
         "objective={name: gspo, kl: {coef: 0.01, kind: k2}, entropy_coef: 0.002}",
         "engines.verl.trainer.n_gpus_per_node=4",
     ]
-    found = run_verl.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
     assert found[f"{actor}.policy_loss.loss_mode"] == "fspo.gspo"
-    assert found[f"++{actor}.policy_loss.objective"] == {}
+    assert found[f"++{actor}.policy_loss.objective"] == {"mismatch": BAND}
     assert (found[f"{actor}.use_kl_loss"], found[f"{actor}.kl_loss_coef"]) == (True, 0.01)
     assert (found[f"{actor}.kl_loss_type"], found[f"{actor}.entropy_coeff"]) == ("mse", 0.002)
     assert found[f"{actor}.loss_agg_mode"] == "seq-mean-token-mean"  # as GSPO's penalty has it
@@ -115,8 +112,8 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
 def test_overrides_survive_hydra(tmp_path: Path) -> None:
     """Hydra's own parser reads every value back unchanged."""
     parser = OverridesParser.create()
-    found = run_verl.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
-    for word, value in zip(run_verl.command(found)[3:], found.values(), strict=True):
+    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
+    for word, value in zip(hydra_settings.command(found)[3:], found.values(), strict=True):
         assert parser.parse_override(word).value() == value, word
 
 
@@ -131,11 +128,11 @@ def test_a_dry_run_needs_no_other_trainer() -> None:
 
 
 def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
-    """As verl loads and calls it: by the path of its file, with the prompts that were written for verl."""
+    """As verl loads and calls it: by the name of its module, with the prompts that were written for verl."""
     config = read(None, ["task={name: sort, n_min: 2, n_max: 4}", "update.schedule=constant", "steps=2", "warmup=null"])
     RunWriter(tmp_path).describe(config.model_dump(mode="json"), engine="verl")
-    run_verl._write_prompts(config, tmp_path)
-    found = run_verl.overrides(config, tmp_path)
+    write_prompts(config, tmp_path)
+    found = hydra_settings.overrides(config, tmp_path)
     prefix = "reward.custom_reward_function"
     compute_score: Any = load_extern_object(found[f"{prefix}.path"], found[f"{prefix}.name"])
     rows = pl.read_parquet(tmp_path / "train.parquet").head(3).to_dicts()
@@ -171,7 +168,7 @@ def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     settings = [*overrides(name, tmp_path), "rollout.engine=local"]
     run = tmp_path / "run"
-    done = fspo("train", str(RECIPES / f"{name}.yaml"), *settings, "--engine", engine, "--out", str(run))
+    done = fspo("train", f"recipe:{name}", *settings, "--engine", engine, "--out", str(run))
     assert done.returncode == 0, done.stderr
     rows = pl.read_parquet(run / "records")
     assert rows["step"].unique().sort().to_list() == [1, 2]

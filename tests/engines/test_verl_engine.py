@@ -324,7 +324,7 @@ def test_an_advantage_without_groups_is_refused() -> None:
         ({"objective": {"c_low": -1}}, "c_low = -1"),
         ({"objective": {"kl": {"coef": 0.1}}}, "set actor.use_kl_loss instead"),
         ({"objective": {"entropy_coef": 0.1}}, "set actor.entropy_coeff instead"),
-        ({"objective": {"mismatch": {}}}, "set algorithm.rollout_correction instead"),
+        ({"objective": {"mismatch": {"cc": 1}}}, "no parameter 'cc'"),
         ({"start": 3}, "start = 3 needs policy_loss.records"),
         ({"loss_mode": "fspo.gspo", "objective": {"name": "ppo"}}, "are two objectives: set loss_mode=fspo"),
         ({"objective": {"name": "nowhere:Missing"}}, "'nowhere:Missing' cannot be loaded"),

@@ -10,8 +10,10 @@ import pytest
 import torch
 from datasets import Dataset
 
+from fspo.engines.sampler_rules import BAND, RULE
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 from fspo.model import tiny
+from fspo.objectives import Mismatch
 from helpers.cpu_platform import keep_vllm_weights
 
 pytest.importorskip("vllm")
@@ -21,7 +23,11 @@ def reward(completions: list[str], **rest: Any) -> list[float]:
     return [text.count("a") / 12 for text in completions]
 
 
-def test_vllm_samples_and_its_mismatch_is_corrected_as_in_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", ["ours", "TRL's"])
+def test_vllm_samples_and_its_mismatch_is_corrected(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the sqrt(L) rule, or where TRL's own settings are changed, as in TRL."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("CI", "1")  # no telemetry
     keep_vllm_weights()
@@ -31,8 +37,8 @@ def test_vllm_samples_and_its_mismatch_is_corrected_as_in_trl(tmp_path: Path, mo
         output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
         num_generations=4, max_completion_length=12, learning_rate=1e-3, max_steps=4, num_iterations=2,
         per_device_train_batch_size=16, logging_steps=1, save_strategy="no", use_vllm=True,
-        vllm_max_model_length=64, vllm_importance_sampling_mode="token_truncate",
-        model_init_kwargs={"dtype": "float32"},
+        vllm_max_model_length=64, model_init_kwargs={"dtype": "float32"},
+        **({} if rule == "ours" else {"vllm_importance_sampling_mode": "token_truncate"}),
     )  # fmt: skip
     data = Dataset.from_dict({"prompt": [f"say a {i}:" for i in range(16)]})
     run = FSPOTrainer(str(tmp_path / "model"), reward, config, data)
@@ -44,8 +50,14 @@ def test_vllm_samples_and_its_mismatch_is_corrected_as_in_trl(tmp_path: Path, mo
     mask = inputs["completion_mask"].bool()
     assert run.objective.mismatch is not None
     weights, _ = run.objective.mismatch.weights(inputs["old_per_token_logps"], inputs["sampling_per_token_logps"], mask)
-    torch.testing.assert_close(weights[mask], inputs["importance_sampling_ratio"][mask])
-    assert float((weights[mask] - 1).abs().mean()) < 0.1, "the engines must agree on what they sampled"
+    if rule == "ours":
+        assert run.objective.mismatch == Mismatch(**BAND)
+        assert "importance_sampling_ratio" not in inputs, "TRL's own correction is off"
+        assert RULE in capsys.readouterr().out
+    else:
+        torch.testing.assert_close(weights[mask], inputs["importance_sampling_ratio"][mask])
+        weights = weights[mask]
+    assert float((weights - 1).abs().mean()) < 0.1, "the engines must agree on what they sampled"
     last = run.state.log_history[-2]
     assert "fspo/mismatch_outside" in last
     assert last["fspo/on_policy"] == 0

@@ -35,7 +35,8 @@ def plan(
     if engine not in planner.ENGINES:
         raise ValueError(f"there is no engine {engine!r}{hint(engine, planner.ENGINES)}")
     figures = device_of(device, memory_gib, tflops, bandwidth)
-    place = planner.Situation(engine, figures, device, devices, sharded, prompt, mean)
+    name = "the given device" if None not in (memory_gib, tflops, bandwidth) else device
+    place = planner.Situation(engine, figures, name, devices, sharded, prompt, mean)
     config = read(*split(arguments))
     found = planner.plan(config, place)
     print(f"{config.model.path}: {found.shape.parameters / 1e9:.2f} B parameters")

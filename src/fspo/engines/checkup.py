@@ -61,7 +61,8 @@ def plugin() -> dict[str, str]:
         return {}
     from fspo.engines.verl.probe import probe
 
-    return dict(probe())
+    asked = probe()
+    return {"verl": asked["verl"], "plugin": asked["plugin"], "trl": asked["trl"]}
 
 
 def sandbox() -> dict[str, str | None]:

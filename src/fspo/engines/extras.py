@@ -26,7 +26,7 @@ def extras() -> list[str]:
 
 
 def missing(extra: str) -> list[str]:
-    """What an extra requires and this environment does not have, such as `ray` or `trl<1.17,>=1.16 (1.14.0 is here)`."""
+    """What an extra requires and this environment lacks, such as `ray` or `trl<1.17,>=1.16 (1.14.0 is here)`."""
     found = []
     for text in importlib.metadata.requires("fspo") or []:
         need = Requirement(text)

@@ -19,8 +19,9 @@ RULE = (
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "typical_p": (None, 1), "top_h": (None,),
-    "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0), "repetition_penalty": (None, 1), "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0), "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
+    "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0), "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
+    "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
     "length_penalty": (None, 1), "logit_bias": (None,), "bad_words": (None,), "bad_words_ids": (None,),
     "allowed_token_ids": (None,), "suppress_tokens": (None,), "begin_suppress_tokens": (None,), "min_tokens": (None, 0),
     "min_new_tokens": (None, 0), "min_length": (None, 0), "forced_bos_token_id": (None,),

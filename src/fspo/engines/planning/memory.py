@@ -81,7 +81,7 @@ def of_many_devices(
 ) -> list[Part]:
     """TRL's or verl's trainer on one of its devices, with float32 weights over `shards` devices.
 
-    `sampler` is what vLLM takes on the device, in bytes; `sleeps` whether it gives it back during an update; `recompute`
+    `sampler` is what vLLM takes on the device, in bytes; `sleeps` whether it returns that during an update; `recompute`
     whether activations are computed again in the backward; `offload` whether weights, and the optimiser, are on the
     host while answers are sampled.
     """

@@ -67,8 +67,8 @@ class Plan:
         count = f"{place.devices} x {place.name}" if place.devices > 1 else place.name
         rows = [(part.name, part.update / GIB, part.rollout / GIB) for part in self.parts]
         rows.append(("together", sum(row[1] for row in rows), sum(row[2] for row in rows)))
-        lines = [f"{f'engine {place.engine}, {count}, GiB per device':<36}{'update':>8}{'rollout':>9}"]
-        lines += [f"  {name:<34}{update:>8.1f}{rollout:>9.1f}" for name, update, rollout in rows]
+        lines = [f"{f'engine {place.engine}, {count}, GiB per device':<44}{'update':>8}{'rollout':>9}"]
+        lines += [f"  {name:<42}{update:>8.1f}{rollout:>9.1f}" for name, update, rollout in rows]
         total = sum(self.times.values())
         each = ", ".join(f"{name} {value:.0f}" for name, value in self.times.items())
         lines.append(f"  {self.verdict()}; {self.at_once} answers in the cache at once")
@@ -87,24 +87,28 @@ def plan(config: TrainConfig, situation: Situation) -> Plan:
     tokens = update.token_budget
     if situation.engine == "trl":  # its micro-batches are padded to the longest answer
         tokens = max(1, update.token_budget // rollout.max_new_tokens) * (situation.prompt + rollout.max_new_tokens)
-    most = answers // update.minibatches // situation.devices * (situation.prompt + rollout.max_new_tokens)
+    # The local engine computes a prompt once per group, the others once per answer.
+    prompts = rollout.prompts if situation.engine == "local" else answers
+    whole = prompts * situation.prompt + answers * rollout.max_new_tokens
+    most = max(1, whole // update.minibatches // situation.devices)
     sizes = memory.Sizes(
-        shape, trained, width, max(1, min(tokens, most)), situation.prompt, rollout.max_new_tokens, rollout.group
+        shape, trained, width, min(tokens, most), situation.prompt, rollout.max_new_tokens, rollout.group
     )
     build = {"local": _local, "trl": _trl, "verl": _verl}[situation.engine]
     parts, cached, recompute = build(config, situation, sizes)
-    at_once = int(cached // (shape.cached(width) * (situation.prompt + mean)))
+    at_once = cached if isinstance(cached, int) else int(cached // (shape.cached(width) * (situation.prompt + mean)))
     backward = (2 if lora is None else 1) + recompute
     # The local engine takes old log-probs in the forward of the first update; the others in a forward of their own.
     forwards = 1 - 1 / update.minibatches if situation.engine == "local" else 1.0
     work = Work(
-        shape, answers // situation.devices, situation.prompt, mean, rollout.max_new_tokens, at_once, width, forwards,
-        update.epochs, backward,
+        shape, answers // situation.devices, situation.prompt, prompts // situation.devices, mean,
+        rollout.max_new_tokens, at_once, width, forwards, update.epochs, backward,
     )  # fmt: skip
     return Plan(shape, situation, parts, max(1, min(at_once, work.answers)), seconds(work, situation.device))
 
 
-Built = tuple[list[Part], float, bool]  # parts, bytes of the sampler's cache, whether activations are recomputed
+# Parts; answers sampled at once (int) or bytes of the sampler's cache (float); whether activations are recomputed.
+Built = tuple[list[Part], int | float, bool]
 
 
 def _local(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
@@ -114,8 +118,7 @@ def _local(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
     answers = config.rollout.prompts * config.rollout.group
     cache_gib = None if own else config.rollout.cache_gib
     parts = memory.of_one_process(sizes, answers, cache_gib, gpu=config.model.device.startswith("cuda"))
-    cache = sum(part.rollout for part in parts if part.name == "cache of keys and values")
-    return parts, cache if cache_gib is None else cache_gib * GIB, False
+    return parts, min(memory.ROWS, answers) if cache_gib is None else cache_gib * GIB, False
 
 
 def _trl(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
@@ -131,7 +134,7 @@ def _trl(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
         answers = config.rollout.prompts * config.rollout.group // place.devices
         cache = sizes.shape.cached(sizes.width) * answers * (sizes.prompt + sizes.answer)
         parts = [part for part in parts if not part.name.startswith("vLLM")]
-        return [*parts, Part("cache of keys and values", 0, cache)], cache, recompute
+        return [*parts, Part("cache of keys and values", 0, cache)], answers, recompute
     return parts, _vllm_cache(sizes, place, share, int(given.get("vllm_tensor_parallel_size", 1))), recompute
 
 
@@ -162,6 +165,6 @@ def _vllm_cache(sizes: memory.Sizes, place: Situation, share: float, tensor_para
 
 
 ASSUMED = textwrap.dedent(f"""\
-    Assumed: prompts of --prompt tokens, answers of half the longest length (--mean), {BUSY:.0%} of the device's products,
-    {READ:.0%} of its bandwidth. Rewards and the transfer of weights are not counted. verl and TRL leave out prompts of more
-    than {PROMPT} tokens.""")
+    Assumed: prompts of --prompt tokens, answers of half the longest length (--mean), {BUSY:.0%} of the device's speed,
+    {READ:.0%} of its bandwidth. Rewards and the transfer of weights are not counted. verl and TRL leave out prompts
+    of more than {PROMPT} tokens.""")

@@ -18,6 +18,7 @@ class Work:
     shape: Shape
     answers: int
     prompt: int
+    prompts: int  # prompts that an update computes: one per group, or one per answer
     mean: int  # tokens of an answer
     longest: int
     at_once: int  # answers that the sampler's cache holds at mean length
@@ -32,14 +33,14 @@ def seconds(work: Work, device: Device) -> dict[str, float]:
     shape, speed = work.shape, device.tflops * 1e12 * BUSY
     context = work.prompt + work.mean / 2
     forward = 2 * shape.parameters + 4 * shape.layers * shape.query * context  # operations per token
-    tokens = work.answers * (work.prompt + work.mean)
+    tokens = work.prompts * work.prompt + work.answers * work.mean
     at_once = max(1, min(work.answers, work.at_once))
     read = (shape.parameters * work.width + at_once * context * shape.cached(work.width)) / (
         device.bandwidth * 1e9 * READ
     )
     tick = max(read, at_once * forward / speed)  # one token of every running answer
     decoding = tick * max(work.longest, work.answers * work.mean / at_once)
-    prefill = work.answers * work.prompt * forward / speed
+    prefill = work.prompts * work.prompt * forward / speed
     return {
         "sampling": decoding + prefill,
         "old log-probs": work.forwards * tokens * forward / speed,

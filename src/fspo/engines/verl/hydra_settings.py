@@ -63,7 +63,8 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
     found: dict[str, Any] = {
         "data.train_files": f"{folder}/train.parquet", "data.val_files": f"{folder}/eval.parquet",
         "data.train_batch_size": rollout.prompts, "data.shuffle": False, "data.seed": config.seed,
-        "data.max_prompt_length": PROMPT, "data.filter_overlong_prompts": True, "data.max_response_length": rollout.max_new_tokens,
+        "data.max_prompt_length": PROMPT, "data.max_response_length": rollout.max_new_tokens,
+        "data.filter_overlong_prompts": True,
         "algorithm.adv_estimator": adv_estimator(config.advantage),
         f"{MODEL}.path": str(place(config, Path(folder))), f"{MODEL}.lora_rank": lora.rank if lora else 0,
         **({f"{MODEL}.lora_alpha": int(lora.alpha)} if lora else {}),

@@ -1,4 +1,4 @@
-"""What verl is given besides its settings: the prompts, the environment, and (by a dry run) a script to run elsewhere."""
+"""What verl is given besides its settings: prompts, environment, and (by a dry run) a script to run elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_prompts(config: TrainConfig, folder: Path) -> None:
 
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
-    """Write all that a run needs, for any machine that has verl and sees the folder; returns the command for a shell."""
+    """Write all that a run needs, for any machine that has verl and sees the folder; returns the command."""
     settings = overrides(config, RUN, _chat(config)) | {"trainer.experiment_name": folder.name}
     words = command(settings)
     variables = [f"{key}={shlex.quote(value)}" for key, value in environment(RUN).items()]

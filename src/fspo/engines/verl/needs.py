@@ -22,7 +22,7 @@ def require(config: TrainConfig) -> None:
         found = [sentence for sentence in (asked["verl"], asked["plugin"], asked["trl"]) if sentence]
     if found:
         raise ValueError(
-            f"--engine verl cannot start: {'; '.join(found)}. `--dry-run` writes the run for another machine"
+            f"--engine verl cannot start: {'; '.join(found)}. --dry-run writes the run for another machine"
         )
 
 

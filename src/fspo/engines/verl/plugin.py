@@ -149,8 +149,8 @@ class _Actor:
 def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Tensor | None]:
     """What the objective is told about the sampler: verl's weights as they are, or the log-probs that they stand for.
 
-    verl's `rollout_is` has computed the weights old / sampler; with an objective's own `mismatch` verl must not have cut
-    them. The weight of a whole answer is spread over its tokens, whose sum the rule takes.
+    verl's `rollout_is` has computed the weights old / sampler; for an objective's own `mismatch` verl must not have
+    cut them. The weight of a whole answer is spread over its tokens, whose sum the rule takes.
     """
     rule = objective.mismatch
     if rule is None:

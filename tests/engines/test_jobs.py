@@ -1,0 +1,123 @@
+"""What `--dry-run` writes, what is checked before verl starts, and what `fspo doctor` says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fspo.cli.main import app
+from fspo.config import read
+from fspo.engines import checkup
+from fspo.engines.extras import lacking, missing
+from fspo.engines.trl import run as run_trl
+from fspo.engines.verl import job, needs
+from fspo.engines.verl.probe import probe
+
+SMALL = [
+    "model.path=tiny:1x32", "task={name: sort, n_min: 2, n_max: 3}", "warmup=null", "steps=2", "rollout.prompts=4",
+    "rollout.group=2", "rollout.max_new_tokens=8", "update.schedule=constant", "eval.prompts=3",
+]  # fmt: skip
+
+
+def test_a_dry_run_for_verl_can_be_copied_and_run_elsewhere(tmp_path: Path) -> None:
+    """The script runs in another place, with a program in python's place that writes down what it is given."""
+    here, there, programs = tmp_path / "here", tmp_path / "there", tmp_path / "bin"
+    printed = job.dry_run(read(None, SMALL), here)
+    assert 'data.train_files="$RUN"/train.parquet' in printed
+    assert str(here) not in (here / "run.sh").read_text()
+    assert len(pl.read_parquet(here / "train.parquet")) == 2 * 4
+    assert len(pl.read_parquet(here / "eval.parquet")) == 3
+    assert (here / "start" / "config.json").is_file()
+    shutil.move(here, there)
+    programs.mkdir()
+    for name in ("python", "fspo"):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$VERL_FILE_LOGGER_PATH" "$@" >> {tmp_path}/{name}.txt\n')
+        program.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([there / "run.sh"], check=True, cwd=tmp_path, env=os.environ | {"PATH": path})
+    given = (tmp_path / "python.txt").read_text().splitlines()
+    assert given[:3] == [f"{there}/verl.jsonl", "-m", "verl.trainer.main_ppo"]
+    assert f"data.train_files={there}/train.parquet" in given
+    assert f"actor_rollout_ref.model.path={there}/start" in given
+    assert f"+reward.custom_reward_function.reward_kwargs.folder={there}" in given
+    assert "trainer.experiment_name=here" in given
+    assert (tmp_path / "fspo.txt").read_text().splitlines()[1:] == ["report", str(there)]
+    assert read(there / "config.yaml", []) == read(None, SMALL)
+
+
+def test_a_dry_run_leaves_the_folder_free_for_a_run(tmp_path: Path) -> None:
+    printed = run_trl.dry_run(read(None, SMALL), tmp_path / "run")
+    assert "FSPOTrainer(" in printed
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"job.yaml", "run.sh"}
+    assert yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())["steps"] == 2
+    assert '"$RUN/job.yaml" --engine trl --out "$RUN"' in (tmp_path / "run" / "run.sh").read_text()
+
+
+def test_what_an_extra_lacks_is_named_with_the_command() -> None:
+    assert missing("train") == []
+    if "vllm" in missing("vllm"):
+        assert lacking("verl", "vllm") == "vllm is missing (pip install 'fspo[verl,vllm]')"
+
+
+def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    if torch.cuda.is_available():
+        pytest.skip("this machine has what verl needs")
+    with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*this machine shows none\. --dry-run writes"):
+        needs.require(read(None, SMALL))
+    assert not any("shows none" in sentence for sentence in needs.problems(elsewhere=True))
+    monkeypatch.setenv("VERL_PLATFORM", "mine")
+    assert not any("shows none" in sentence for sentence in needs.problems())
+
+
+@pytest.mark.slow
+def test_a_run_on_verl_says_what_is_missing_and_writes_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fspo", "train", *SMALL, "--engine", "verl", "--out", str(tmp_path / "run")]
+    variables = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --engine verl cannot start: ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
+    """A plug-in whose import fails is silent in verl; here its reason is known."""
+    found = probe()
+    assert (found["verl"], found["plugin"]) == ("", "")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fspo.objectives'] = None\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    assert "cannot be imported: ModuleNotFoundError" in probe(os.environ | {"PYTHONPATH": path})["plugin"]
+
+
+@pytest.mark.slow
+def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["doctor", "local", "--json"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["versions"]["torch"]
+    assert facts["engines"]["local"] == []
+    assert facts["plugin"]["plugin"] == ""
+    assert facts["devices"][0].startswith("cpu")
+    assert facts["extras"]["train"] == []
+    if facts["engines"]["verl"]:
+        assert runner.invoke(app, ["doctor", "verl"]).exit_code == 1
+
+
+def test_the_doctor_knows_its_engines() -> None:
+    done = CliRunner().invoke(app, ["doctor", "vlm"])
+    assert "there is no engine 'vlm'; did you mean 'vllm'" in str(done.exception)
+    assert checkup.sandbox().keys() == {"backend", "problem"}

@@ -1,0 +1,214 @@
+"""vLLM as the sampler of TRL and verl: the whole distribution only, and the sqrt(L) rule for its mismatch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trl import GRPOConfig
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
+
+import fspo
+from fspo.config import read
+from fspo.engines.sampler_rules import BAND, RULE
+from fspo.engines.trl import FSPOConfig
+from fspo.engines.verl.hydra_settings import OPEN, overrides
+from fspo.model import tiny
+from fspo.objectives import Mismatch
+from helpers.batches import Inputs, random_batch
+from helpers.trl_runs import answers, settings, trainer
+from helpers.verl_ranks import actor
+
+
+def config(tmp_path: Path, **changed: Any) -> FSPOConfig:
+    return FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+
+
+# --- TRL -------------------------------------------------------------------------------------------------------------
+
+
+def test_in_trl_the_rule_for_vllm_is_the_band(tmp_path: Path) -> None:
+    made = config(tmp_path, use_vllm=True)
+    assert made.make_objective().mismatch == Mismatch(**BAND)
+    assert made.sampler_rule == RULE
+    assert f"± {BAND['c']} sqrt(L)" in RULE
+    assert config(tmp_path).make_objective().mismatch is None
+    assert config(tmp_path).sampler_rule == ""
+
+
+def test_in_trl_the_rule_can_be_changed_and_switched_off(tmp_path: Path) -> None:
+    own = config(tmp_path, use_vllm=True, vllm_importance_sampling_mode="token_truncate")
+    assert own.make_objective().mismatch == Mismatch(level="token", mode="truncate", high=3.0)
+    assert own.sampler_rule == ""
+    given = config(tmp_path, use_vllm=True, objective_args={"mismatch": {"c": 0.2}})
+    assert given.make_objective().mismatch == Mismatch(c=0.2)
+    for off in ({"objective_args": {"mismatch": None}}, {"vllm_importance_sampling_correction": False}):
+        assert config(tmp_path, use_vllm=True, **off).make_objective().mismatch is None
+
+
+def test_the_band_masks_all_lengths_alike_where_trls_range_masks_the_long() -> None:
+    """Log-probs of two engines that differ by independent noise: the share of answers that each rule drops."""
+    noise, rows = torch.Generator().manual_seed(0), 4000
+    shares: dict[str, list[float]] = {"band": [], "range": []}
+    for length in (16, 256, 2048):
+        d = 0.04 * torch.randn(rows, length, generator=noise)
+        mask = torch.ones(rows, length, dtype=torch.bool)
+        for name, rule in (("band", Mismatch(**BAND)), ("range", Mismatch(low=1 / 3, high=3.0))):
+            shares[name].append(float(rule.weights(d, torch.zeros_like(d), mask)[1].float().mean()))
+    assert max(shares["band"]) - min(shares["band"]) < 0.04
+    assert shares["range"][0] < 0.01 < 0.5 < shares["range"][2]
+    assert GRPOConfig.vllm_importance_sampling_mode == "sequence_mask"  # TRL's default is a range for whole answers
+
+
+def test_trls_loss_has_our_weights_and_not_its_own(tmp_path: Path) -> None:
+    """A real trainer whose answers come with the log-probs of another engine; only that engine is missing."""
+    for part in tiny.build("1x32"):
+        part.save_pretrained(tmp_path / "model")
+    noise = torch.Generator().manual_seed(1)
+
+    def sampler(asked: list[str], host: Any) -> dict[str, Any]:
+        found: dict[str, Any] = answers(asked, host)
+        found["logprobs"] = [
+            (-4 + 0.1 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
+        ]
+        return found
+
+    run = trainer(
+        tmp_path / "model", tmp_path, rollout_func=sampler, per_device_train_batch_size=16, num_iterations=2,
+        objective_args={"mismatch": {"c": 0.3}},
+    )  # fmt: skip
+    run.use_vllm, run._last_loaded_step = True, 0
+    assert not run.vllm_importance_sampling_correction
+    run.model.train()
+    run._prepare_inputs(next(iter(run.get_train_dataloader())))
+    inputs = run._buffered_inputs[0]
+    assert "importance_sampling_ratio" not in inputs, "TRL's own correction is off"
+    mask = inputs["completion_mask"].bool()
+    out = run.tracker.objective(
+        inputs["old_per_token_logps"], inputs["old_per_token_logps"], inputs["advantages"], mask,
+        sampler_logprobs=inputs["sampling_per_token_logps"],
+    )  # fmt: skip
+    assert 0 < out.metrics["mismatch_outside"] < 1
+    assert run._compute_loss(run.model, inputs).item() == pytest.approx(float(out.loss), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"top_p": 0.95}, "top_p = 0.95"),
+        ({"top_k": 20}, "top_k = 20"),
+        ({"min_p": 0.1}, "min_p = 0.1"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty = 1.1"),
+        ({"vllm_structured_outputs_regex": "a+"}, "vllm_structured_outputs_regex = 'a+'"),
+        ({"generation_kwargs": {"typical_p": 0.9}}, "generation_kwargs.typical_p = 0.9"),
+        ({"generation_kwargs": {"presence_penalty": 0.5}}, "generation_kwargs.presence_penalty = 0.5"),
+        ({"generation_kwargs": {"do_sample": False}}, "generation_kwargs.do_sample = False"),
+        ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs.temperature = 0.5"),
+    ],
+)
+def test_trl_samples_from_the_whole_distribution(changed: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
+        config(tmp_path, **changed)
+
+
+def test_trl_takes_settings_that_change_nothing(tmp_path: Path) -> None:
+    config(tmp_path, top_p=1.0, top_k=0, generation_kwargs={"top_k": -1, "cache_implementation": "dynamic"})
+
+
+# --- verl ------------------------------------------------------------------------------------------------------------
+
+ROLLOUT = "actor_rollout_ref.rollout"
+CORRECTION = "algorithm.rollout_correction"
+
+
+def translated(tmp_path: Path, *more: str) -> dict[str, Any]:
+    return overrides(read("recipe:gsm8k-24gb", list(more)), tmp_path)
+
+
+def objective_of(found: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = found["++actor_rollout_ref.actor.policy_loss.objective"]
+    return given
+
+
+def test_in_verl_the_rule_for_vllm_is_the_band(tmp_path: Path) -> None:
+    found = translated(tmp_path)
+    assert objective_of(found)["mismatch"] == BAND
+    assert found[f"{CORRECTION}.rollout_is"] == "sequence"
+    assert found[f"{CORRECTION}.rollout_is_threshold"] == OPEN
+    assert found[f"{ROLLOUT}.calculate_log_probs"] is True
+
+
+def test_in_verl_the_rule_can_be_changed_and_switched_off(tmp_path: Path) -> None:
+    found = translated(tmp_path, "objective.mismatch={level: token, mode: truncate, high: 2.0}")
+    assert found[f"{CORRECTION}.rollout_is"] == "token"
+    assert objective_of(found)["mismatch"]["high"] == 2.0
+    for off in ("objective.mismatch=null", f"engines.verl={{{CORRECTION}.rollout_is: token}}"):
+        found = translated(tmp_path, off)
+        assert "mismatch" not in objective_of(found)
+        assert f"{CORRECTION}.rollout_is_threshold" not in found
+    with pytest.raises(ValueError, match="are the same rule: give one of them"):
+        translated(tmp_path, "objective.mismatch={c: 0.1}", f"engines.verl={{{CORRECTION}.rollout_is: token}}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        (f"{ROLLOUT}.top_p", 0.9),
+        (f"{ROLLOUT}.top_k", 50),
+        (f"+{ROLLOUT}.repetition_penalty", 1.05),
+        (f"+{ROLLOUT}.engine_kwargs.vllm.override_generation_config", {"min_p": 0.1}),
+        (f"{ROLLOUT}.do_sample", False),
+    ],
+)
+def test_verl_samples_from_the_whole_distribution(setting: str, value: Any, tmp_path: Path) -> None:
+    named = re.escape(f"engines.verl.{setting.lstrip('+')}")
+    with pytest.raises(ValueError, match=f"{named}.* is refused in training"):
+        translated(tmp_path, f"engines.verl={{'{setting}': {value}}}")
+
+
+def test_verls_validation_may_cut_the_distribution(tmp_path: Path) -> None:
+    found = translated(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")
+    assert found[f"{ROLLOUT}.val_kwargs.top_p"] == 0.7
+
+
+@pytest.mark.parametrize("name", ["fspo", "fspo.grpo"])
+@pytest.mark.parametrize(
+    "rule",
+    [{"c": 0.3}, {"c": 0.2, "mode": "truncate"}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
+)
+def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
+    """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""
+    for seed in range(20):
+        batch: Inputs = random_batch(seed)
+        level = Mismatch(**rule).level
+        log_weights = batch.old_logprobs - batch.sampler_logprobs
+        weights, _ = compute_rollout_correction_weights(log_weights, batch.mask.double(), level, OPEN)
+        made = actor(name, {"mismatch": rule})
+        rows = len(batch.mask)
+        made.global_batch_info.update(dp_size=1, global_batch_size=rows, batch_num_tokens=int(batch.mask.sum()))
+        ours, plain = (batch.logprobs.clone().requires_grad_() for _ in range(2))
+        loss, _ = get_policy_loss_fn(name)(
+            old_log_prob=batch.old_logprobs, log_prob=ours, advantages=batch.advantages.unsqueeze(-1) * batch.mask,
+            response_mask=batch.mask, config=made, rollout_is_weights=weights,
+        )  # fmt: skip
+        objective = fspo.objectives.get(name.removeprefix("fspo."), mismatch=rule)
+        expected = objective(
+            plain, batch.old_logprobs, batch.advantages, batch.mask, sampler_logprobs=batch.sampler_logprobs
+        ).loss
+        assert float(loss) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_a_rule_without_verls_weights_says_what_to_set() -> None:
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match=r"set algorithm\.rollout_correction\.rollout_is=sequence"):
+        get_policy_loss_fn("fspo")(
+            old_log_prob=batch.old_logprobs, log_prob=batch.logprobs, response_mask=batch.mask,
+            advantages=batch.advantages.unsqueeze(-1) * batch.mask, config=actor("fspo", {"mismatch": BAND}),
+        )  # fmt: skip
