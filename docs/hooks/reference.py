@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from fspo.settings import Settings
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+EXAMPLE = re.compile(r"^\[dim\](.*?)\[/\] *(.*)$", re.M)  # in the help of a command, with a note after it
 API = ("fspo", "fspo.objectives", "fspo.advantages", "fspo.fairness", "fspo.tasks", "fspo.runs")
 ENGINES = (  # named here, because their packages import TRL and verl
     "fspo.engines.trl.arguments.FSPOConfig", "fspo.engines.trl.trainer.FSPOTrainer",
@@ -53,7 +54,7 @@ def settings() -> str:
 def _sections(model: type[Settings], prefix: str, title: str) -> Iterator[str]:
     inner = {key: found for key, field in model.model_fields.items() if (found := _nested(field.annotation))}
     plain = {key: field for key, field in model.model_fields.items() if key not in inner or _optional(field.annotation)}
-    doc = inspect.getdoc(model) or ""
+    doc = (inspect.getdoc(model) or "").partition("\n\n")[0]
     yield f"\n## {title}\n\n{doc}\n\n{_table(plain, prefix)}"
     for key, part in inner.items():
         yield from _sections(part, f"{prefix}{key}.", f"{prefix}{key}")
@@ -162,12 +163,16 @@ def commands() -> str:
     parts = ["# Commands\n\nWritten from the code when this page was built; `fspo COMMAND --help` says the same.\n"]
     for name, command in group.commands.items():
         text = inspect.cleandoc(command.help or "")
-        examples = re.findall(r"^\[dim\](.*)\[/\]$", text, flags=re.M)
-        said = re.sub(r"^\[dim\].*\[/\]$\n?", "", text, flags=re.M).strip()
+        examples = [f"{line}  # {note}" if note else line for line, note in EXAMPLE.findall(text)]
+        said = EXAMPLE.sub("", text).strip()
         rows = ["| option | default | what it is |", "|---|---|---|"]
         for option in command.params:
             argument = option.param_type_name == "argument"
-            label = (option.metavar or option.name).upper() if argument else ", ".join(option.opts)
+            label = (
+                (option.metavar or option.name).upper()
+                if argument
+                else ", ".join([*option.opts, *option.secondary_opts])
+            )
             default = "" if option.default in (None, False, []) or callable(option.default) else f"`{option.default}`"
             rows.append(f"| `{label}` | {default} | {getattr(option, 'help', '') or ''} |".replace("\n", " "))
         shown = "\n".join(examples).replace("\\[", "[")
@@ -180,12 +185,11 @@ def commands() -> str:
 
 
 def public_names(package: str) -> str:
-    """The functions and classes of `__all__`, where they are defined."""
+    """The functions and classes of `__all__`."""
     module = importlib.import_module(package)
-    found = [getattr(module, name) for name in getattr(module, "__all__", _own(module))]
-    homes = [f"{value.__module__}.{value.__qualname__}" for value in found if _documentable(value)]
+    names = [name for name in getattr(module, "__all__", _own(module)) if _documentable(getattr(module, name))]
     text = re.sub(r"\n {4}(?=\S)", "\n\n    ", inspect.getdoc(module) or "", count=1)
-    return f"# {package}\n\n{text}\n\n{_documented(homes)}"
+    return f"# {package}\n\n{text}\n\n{_documented(f'{package}.{name}' for name in names)}"
 
 
 def _own(module: Any) -> list[str]:
@@ -197,5 +201,5 @@ def _documentable(value: Any) -> bool:
     return (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("fspo")
 
 
-def _documented(names: Any) -> str:
+def _documented(names: Iterable[str]) -> str:
     return "\n".join(f"::: {name}\n" for name in names)
