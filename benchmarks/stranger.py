@@ -57,7 +57,7 @@ def stranger(installer: list[str], wheel: Path, folder: Path, quick: bool) -> in
         steps.append((page, command, f"{command} {FEW['--resume' in command]}" if short else command))
     failed, begun = 0, time.perf_counter()
     for page, shown, command in steps:
-        if NOT_RUN.fullmatch(shown):
+        if page and NOT_RUN.fullmatch(shown):
             print(f"{page:20} {'not run':>18}  {shown}")
             continue
         start = time.perf_counter()
