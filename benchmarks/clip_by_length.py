@@ -1,6 +1,6 @@
 """The clip rate of every method by response length, computed by the objectives on simulated token log-ratios.
 
-    python benchmarks/clip_by_length.py --figure out/clip_by_length.png
+    python benchmarks/clip_by_length.py --figures docs/images
 
 Token log-ratios are independent Gaussians with sigma = 0.02 and the drift of an importance ratio, -sigma^2 / 2. A
 response counts as clipped if the objective removes its gradient for either sign of the advantage; for objectives that
@@ -15,6 +15,10 @@ from pathlib import Path
 import torch
 
 import fspo
+from fspo.objectives import Totals
+from fspo.pages.charts import Points, Series, line, scatter
+from fspo.pages.images import write_svg
+from fspo.pages.plots import LAW_COLOURS, Plot
 
 SIGMA = 0.02
 LENGTHS = (8, 32, 128, 512, 2048, 8192, 32768)
@@ -51,29 +55,43 @@ PARAMETERS: dict[str, dict] = {
 }
 
 
-def figure(table: dict[str, list[float]], path: Path) -> None:
-    import matplotlib
+def figures(table: dict[str, list[float]], folder: Path) -> list[Path]:
+    """Two SVG files: the clip rate by length, and what it comes from, the log-ratios with the band of each method."""
+    shown = list(zip(fspo.objectives.LENGTH_LAWS, LAW_COLOURS, strict=True))
+    lines = [Series(LABELS[name], LENGTHS, table[name], colour=colour, dots=True) for name, colour in shown]
+    rates = line(
+        "Clip rate by answer length", f"Simulated log-ratios with sigma = {SIGMA}: "
+        "the fixed range clips long answers, GSPO's range on S / L short ones, and FSPO's band all lengths alike.",
+        lines, "tokens of an answer", "clip rate", top=1.0, percent_axis=True, log_x=True, width=720, height=300,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    L = torch.randint(1, 2001, (600,), generator=generator).double()
+    S = SIGMA * L.sqrt() * torch.randn(600, generator=generator, dtype=torch.float64) - SIGMA**2 / 2 * L
+    grid = torch.arange(0, 2001, 10).double().clamp(min=1)
+    edges = []
+    for name, colour in shown:
+        band = fspo.objectives.get(name, **PARAMETERS.get(name, {})).band(
+            grid, Totals.of_moments(-(SIGMA**2) / 2, SIGMA)
+        )
+        assert band is not None
+        for k, edge in enumerate((band.centre - band.below, band.centre + band.above)):
+            y = torch.as_tensor(edge).expand_as(grid).tolist()
+            edges.append(Series("" if k else LABELS[name], grid.tolist(), y, colour=colour))
+    spread = scatter(
+        "Log-ratio S by answer length", "Each dot is an answer. Its log-ratio S is a sum of L small terms, so that its "
+        "spread grows like sqrt(L). An answer outside a method's two lines is clipped.",
+        [Points("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
+        "log-ratio S",
+    )  # fmt: skip
+    return write_svg([Plot("clip by length", rates), Plot("bands", spread)], folder)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    shown = {"fspo": "C2", "gspo": "C0", "rloo": "C3", "grpo": "C1", "fspo_adaptive": "C8", "gmpo": "C4"}
-    axes = plt.figure(figsize=(7.2, 4.2), layout="constrained").subplots()
-    for name, colour in shown.items():
-        axes.plot(LENGTHS, table[name], "o-", color=colour, label=name, lw=2.5 if name == "fspo" else 1.4, ms=4)
-    axes.set(xscale="log", ylim=(-0.02, 1.02), xlabel="response length, tokens", ylabel="clip rate")
-    axes.set_title(f"Clip rate by response length, sigma = {SIGMA}, c = 0.03 for FSPO", fontsize=11)
-    axes.set_xticks(LENGTHS, [f"{L:,}" for L in LENGTHS])
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, ncols=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    axes.figure.savefig(path, dpi=150)
+LABELS = {"fspo": "FSPO: mu L ± c sqrt(L)", "gspo": "GSPO: a range on S / L", "rloo": "fixed range on exp(S)"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--figure", type=Path, help="save the figure here")
+    parser.add_argument("--figures", type=Path, help="write clip-by-length.svg and bands.svg into this folder")
     parser.add_argument("--responses", type=int, default=1024, help="responses per length")
     arguments = parser.parse_args()
     table = rates(fspo.objectives.names(), arguments.responses)
@@ -82,9 +100,8 @@ def main() -> None:
     for name, row in table.items():
         print(f"{name:>17}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{max(row) - min(row):>11.3f}")
     print("\nfspo_adaptive is shown after 100 updates of 512 responses; its wanted clip rate is 0.1")
-    if arguments.figure:
-        figure(table, arguments.figure)
-        print(f"figure: {arguments.figure}")
+    if arguments.figures:
+        print("figures:", *figures(table, arguments.figures))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's example, as a user would add it: one file, and it works in every room."""
+"""The example of docs/own-objective.md, as a user would add it: one file, and it works in every room."""
 
 from __future__ import annotations
 
@@ -18,19 +18,7 @@ from fspo.config import TrainConfig
 from fspo.objectives import registry
 from fspo.training.loop import train
 
-IMPORTS = """\
-from typing import Any, ClassVar
-
-from pydantic import Field
-
-from fspo.objectives import Band, Objective, Surrogate, Totals
-from fspo.objectives.batch import Batch
-from fspo.objectives.objective import Aggregation
-from fspo.objectives.primitives import pessimistic
-
-
-"""
-MODULE = "fspo_contributing_example"
+MODULE = "my_objective"
 SMALL: dict[str, Any] = {
     "model": {"path": "tiny:1x32", "threads": 1},
     "task": {"name": "sort", "n_min": 2, "n_max": 6, "letters": 3, "graded": True},
@@ -44,14 +32,13 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The class of CONTRIBUTING.md in a module of its own, on the path; the registry is as before afterwards."""
-    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    code = re.search(r"   ```python\n(.*?)   ```", text, re.S)
+    """The class of the page in a module of its own, on the path; the registry is as before afterwards."""
+    text = (Path(__file__).parents[1] / "docs/own-objective.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.S)
     assert code is not None
-    body = re.sub(r"^   ", "", code[1], flags=re.M)
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / f"{MODULE}.py").write_text(IMPORTS + body, encoding="utf-8")
+    (folder / f"{MODULE}.py").write_text(code[1], encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
     known = dict(registry.OBJECTIVES._classes)
     yield f"{MODULE}:Mine"

@@ -13,7 +13,7 @@ from fspo.objectives.primitives import pessimistic
 
 
 class Mine(Objective):
-    """The example of CONTRIBUTING.md: a loss, and nothing about its range."""
+    """The example of docs/own-objective.md: a loss, and nothing about its range."""
 
     name: ClassVar[str] = "mine"
     summary: ClassVar[str] = "one line for `fspo methods`"

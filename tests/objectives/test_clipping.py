@@ -124,7 +124,7 @@ def test_tensors_and_arrays_give_the_same_band() -> None:
 
 def test_an_objective_that_names_no_band_still_trains_and_answers() -> None:
     class Plain(fspo.objectives.Objective):
-        """Only what CONTRIBUTING asks for at the least."""
+        """Only what docs/own-objective.md asks for at the least."""
 
         name = "plain"
         summary = "the ratio without a clip"

@@ -1,0 +1,130 @@
+"""The site is built strictly, requests nothing from elsewhere, and says what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fspo import objectives
+from fspo.config import TrainConfig
+from fspo.settings import Settings
+from helpers.site import TREE, build_site
+
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "object": "data",
+    "embed": "src",
+}
+LOADED_LINKS = {"stylesheet", "preload", "preconnect", "dns-prefetch", "icon", "modulepreload", "manifest"}
+
+
+class Requests(HTMLParser):
+    """What a page would load from elsewhere as it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        wanted = given.get(LOADS.get(tag, ""), "")
+        if tag == "link" and LOADED_LINKS & set(given.get("rel", "").split()):
+            wanted = given.get("href", "")
+        wanted += given.get("srcset", "")
+        if re.search(r"^\s*(\w+:)?//", wanted) and not wanted.startswith("data:"):
+            self.found.append(f"<{tag}> {wanted}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_requests_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        parser = Requests()
+        parser.feed(page.read_text(encoding="utf-8"))
+        assert parser.found == [], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(url\(\s*['\"]?|@import\s+['\"])(https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+@pytest.mark.slow
+def test_every_setting_and_objective_is_in_the_reference(site: Path) -> None:
+    text = (site / "reference/settings/index.html").read_text(encoding="utf-8")
+    keys = list(leaves(TrainConfig, ""))
+    assert "rollout.max_new_tokens" in keys
+    for key in keys:
+        assert f"<code>{key}</code>" in text, key
+    parameters = (site / "reference/parameters/index.html").read_text(encoding="utf-8")
+    for name in objectives.names():
+        for key in objectives.get_class(name).model_fields:
+            assert f"<code>{key}</code>" in parameters, (name, key)
+
+
+@pytest.mark.slow
+def test_lists_and_tables_became_lists_and_tables(site: Path) -> None:
+    """Markdown that GitHub reads as a list or table, but this builder as part of a paragraph."""
+    for page in site.rglob("index.html"):
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(encoding="utf-8"), flags=re.S):
+            assert not re.search(r"^(- |\d+\. |\| )", paragraph, flags=re.M), (page, paragraph)
+
+
+def leaves(model: type[Settings], prefix: str) -> Iterator[str]:
+    """The keys of all settings, as written on the command line."""
+    for key, field in model.model_fields.items():
+        held = field.annotation
+        if isinstance(held, type) and issubclass(held, Settings):
+            yield from leaves(held, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def messages() -> str:
+    """Every text in the package's code; what is filled in at run time is `…`."""
+    texts = []
+    for path in (TREE / "src/fspo").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [v.value if isinstance(v, ast.Constant) else "…" for v in node.values]
+                texts.append("".join(str(part) for part in parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_messages_in_the_faq_exist() -> None:
+    """A message on the page is one that the package says; a part of it is enough."""
+    known = messages()
+    quoted = re.findall(r"^\| `([^`]+)` \|", (TREE / "docs/faq.md").read_text(encoding="utf-8"), flags=re.M)
+    assert len(quoted) > 20
+    for message in quoted:
+        for part in message.split("…"):
+            assert part.strip() in known, message
+
+
+def test_every_page_is_reached_from_the_readme_or_the_navigation() -> None:
+    navigation = (TREE / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (TREE / "docs").rglob("*.md"):
+        name = page.relative_to(TREE / "docs").as_posix()
+        assert f": {name}\n" in navigation or f"- {page.parent.name}/*" in navigation, name
+
+
+def test_the_readme_is_one_screen() -> None:
+    text = (TREE / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert text.count("![") == 1
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (TREE / target).exists(), target
