@@ -88,7 +88,7 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
         "old": difference_of_old(ours, theirs),
         "computed": sum(len(u.computed) for u in updates),
         "rows": sum(len(u.members) for u in updates),
-        "cosines": [None if u.direction is None else u.direction.measured for u in updates],
+        "cosines": [None if u.direction is None else u.direction.cosine.measured for u in updates],
         "same evaluation": evaluation == evaluated_alone,
         "state": max((abs(v[name] - state[k][name]) for k, v in wanted.items() for name in v), default=0.0),
     }

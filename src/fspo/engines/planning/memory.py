@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fspo.engines.planning.shapes import Shape
 from fspo.model.logprobs import KEEP, TILE
-from fspo.rollout.generate import ROWS
+from fspo.rollout.lanes import ROWS
 
 GIB = 2**30
 PROCESS = 0.75 * GIB  # a CUDA context with its libraries, per process
