@@ -1,4 +1,4 @@
-"""The pages about a task and a reward of one's own, executed as they are written, in order, in an empty folder."""
+"""The pages about a task, a reward and a script of one's own, executed as they are written, in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str
         elif block.language == "yaml":
             TrainConfig(**yaml.safe_load(block.text))
     return printed
+
+
+@pytest.mark.slow
+def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = follow("python.md", tmp_path, monkeypatch)
+    assert "held out:" in printed[1]
+    assert [line.step for line in load(tmp_path / "runs" / "logged").metrics] == [1, 2]
 
 
 @pytest.mark.slow
