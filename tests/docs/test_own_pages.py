@@ -1,4 +1,4 @@
-"""The pages about a task and a reward of one's own, executed as they are written, in order, in an empty folder."""
+"""The pages about a task, a reward and a script of one's own, executed as they are written, in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str
         elif block.language == "yaml":
             TrainConfig(**yaml.safe_load(block.text))
     return printed
+
+
+@pytest.mark.slow
+def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = follow("python.md", tmp_path, monkeypatch)
+    assert "held out:" in printed[1]
+    assert [line.step for line in load(tmp_path / "runs" / "logged").metrics] == [1, 2]
 
 
 @pytest.mark.slow
@@ -87,3 +94,18 @@ def test_own_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(line.unscored == 0 for line in run.metrics)
     assert run.metrics[-1].reward is not None
     assert all(re.search(r"1\d prompts x 1: accuracy", text) for text in printed[-2:])
+
+
+@pytest.mark.slow
+def test_own_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = follow("own-objective.md", tmp_path, monkeypatch)
+    assert "half-width of the range of S" in printed[0]
+    assert load(tmp_path / "runs" / "narrow").config["objective"] == {"name": "my_objective:Mine", "width": 0.2}
+
+
+@pytest.mark.slow
+def test_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = follow("own-loop.md", tmp_path, monkeypatch)
+    rewards = [float(found) for found in re.findall(r"reward (\d\.\d+)", printed[-1])]
+    assert rewards[-1] > 0.85  # a policy that has not learnt has about 0.5
+    assert "LRE" in printed[-1]

@@ -112,7 +112,7 @@ def test_examples_are_the_same_in_every_process() -> None:
 def test_the_stream_does_not_change_between_versions() -> None:
     """A resumed run must see the prompts that the first one would have seen."""
     assert tasks.get("sort").example("eval", 3).prompt == "sort:vqjqgtictcmnkynfuxterwxsjyvoxsdgfcbil="
-    assert tasks.get("add").example("eval", 3).prompt == "add:286495643224+035173141662="
+    assert tasks.get({"name": "add", "n_max": 20}).example("eval", 3).prompt == "add:286495643224+035173141662="
 
 
 def test_seeds_give_other_streams() -> None:
