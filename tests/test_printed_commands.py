@@ -27,7 +27,11 @@ from helpers.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WITH_OWN_TESTS = ("own-task.md", "own-reward.md", "own-objective.md")  # followed in order by tests/docs/test_own_pages.py
+WITH_OWN_TESTS = (
+    "own-task.md",
+    "own-reward.md",
+    "own-objective.md",
+)  # followed in order by tests/docs/test_own_pages.py
 
 # Small, and without a warm start; the objective, the task and everything else are as printed.
 SMALL = ["model.path=tiny:1x32", "warmup=null", "rollout.prompts=4", "rollout.group=2", "rollout.max_new_tokens=6",

@@ -19,9 +19,12 @@ TREE = Path(__file__).parents[2]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 
+# A list right after a line of text, which GitHub reads as a list and this builder only after an empty line.
+LIST = re.compile(r"^((?![-*|>#\s]|\d+\. ).+)\n(?=- |1\. )", re.M)
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """`folder/*` in the navigation stands for the pages of a folder, its README first."""
+    """A pattern in the navigation, such as `results/*.md`, stands for the pages that match it, a README first."""
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
 
@@ -33,8 +36,8 @@ def _expanded(nav: Any, docs: Path) -> Any:
         return nav
     found: list[Any] = []
     for part in nav:
-        if isinstance(part, str) and part.endswith("/*") and (docs / part).parent.is_dir():
-            pages = sorted((docs / part).parent.glob("*.md"), key=lambda page: (page.name != "README.md", page.name))
+        if isinstance(part, str) and "*" in part:
+            pages = sorted(docs.glob(part), key=lambda page: (page.name != "README.md", page.name))
             found += [page.relative_to(docs).as_posix() for page in pages]
         else:
             found.append(_expanded(part, docs))
@@ -72,7 +75,7 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         return f"{picture}[{label}]({posixpath.relpath(inside, posixpath.dirname(uri) or '.')}{anchor})"
 
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.M | re.S)  # code is left as it is
-    return "".join(part if k % 2 else LINK.sub(moved, part) for k, part in enumerate(parts))
+    return "".join(part if k % 2 else LINK.sub(moved, LIST.sub(r"\1\n\n", part)) for k, part in enumerate(parts))
 
 
 def _markdown(notebook: Path) -> str:
