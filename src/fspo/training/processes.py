@@ -49,6 +49,10 @@ def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
     if (size := os.environ.get("WORLD_SIZE")) is not None and "RANK" in os.environ:
         return int(size)
+    if config.processes > 1 and config.rollout.engine == "vllm":
+        raise ValueError(f"processes = {config.processes} is not possible with rollout.engine=vllm: set processes=1")
+    if config.processes > 1 and ":" in config.model.device:
+        raise ValueError(f"{config.processes} processes cannot share {config.model.device!r}: set model.device=cuda")
     if config.processes:
         return config.processes
     if config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
@@ -270,18 +274,18 @@ def _follow() -> int:
     store.set(f"ready {rank}", "")
     _connect(config.model.device, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
-        run(config, folder, ProcessTeam(_follow_the_lost), NullObserver())
+        run(config, folder, ProcessTeam(_end_with_another), NullObserver())
     dist.destroy_process_group()
     return 0
 
 
-def _follow_the_lost() -> NoReturn:
+def _end_with_another() -> NoReturn:
     os._exit(LOST_LEADER)
 
 
 def _end_with_leader(source: IO[bytes]) -> None:
     source.read()  # returns when the leader has ended, however it did
-    os._exit(LOST_LEADER)
+    _end_with_another()
 
 
 def main() -> NoReturn:
