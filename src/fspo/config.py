@@ -161,9 +161,7 @@ class TrainConfig(Settings):
     task: Any = Field("sort", description="a task, a table with its parameters, or a list of those with weights")
     objective: dict[str, Any] = Field({"name": "fspo"}, description="name and parameters of the objective")
     advantage: str = Field("rloo", description="how rewards become advantages")
-    processes: int = Field(
-        0, ge=0, description="processes that share the work; 0 chooses by the size of the model, cores and GPUs"
-    )
+    processes: int = Field(0, ge=0, description="processes that share the work; 0 chooses by model, cores and GPUs")
     steps: int = Field(120, ge=1, description="rollouts to train on")
     seed: int = Field(0, ge=0, description="decides everything that is random")
     warmup: WarmupConfig | None = Field(
@@ -209,15 +207,6 @@ class TrainConfig(Settings):
             raise ValueError(
                 "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and "
                 "rollout.engine = 'local' samples with the trainer's own: leave it out, or set rollout.engine=vllm"
-            )
-        if self.processes > 1 and self.rollout.engine == "vllm":
-            raise ValueError(
-                f"processes = {self.processes} would each sample their share, and rollout.engine = 'vllm' samples in "
-                "one place: set processes=1, or rollout.engine=local"
-            )
-        if self.processes > 1 and ":" in self.model.device:
-            raise ValueError(
-                f"processes = {self.processes} cannot share model.device = {self.model.device!r}: give cuda or cpu"
             )
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import sys
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What asks a run to stop: Ctrl-C, the end of a cluster job, a lost terminal."""
 
 SPIN = "2000"
 """Iterations that an idle OpenMP thread spins before it sleeps. By default it spins for milliseconds and keeps its core

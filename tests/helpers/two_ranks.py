@@ -28,6 +28,7 @@ from fspo.training.update import Learner, Update
 CASES: dict[str, list[str]] = {
     "fspo": [],
     "every row": ["update.all_rows=true"],
+    "on-policy": ["update.epochs=1", "update.minibatches=1"],
     "small micro-batches": ["update.token_budget=30"],
     "drift of the batch": ["objective={name: fspo, drift: kl}"],
     "drift of the batch, small micro-batches": ["objective={name: fspo, drift: k3}", "update.token_budget=30"],

@@ -51,6 +51,10 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
+    if engine is Engine.local and not dry_run:
+        from fspo.training import processes
+
+        processes.ahead(config)
     quiet()
     if dry_run:
         print(_described(config, folder, engine))

@@ -42,13 +42,13 @@ from fspo.runs import (
     claimed,
     unscored_warnings,
 )
+from fspo.runs.loggers import Logger, loggers
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
 from fspo.training.direction import Direction
 from fspo.training.evaluate import evaluate
 from fspo.training.experience import Experience, collect
-from fspo.training.loggers import Logger, loggers
 from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
 from fspo.training.step_metrics import rows_of, summarise
 from fspo.training.stopping import RunInterruptedError, interrupts, writing

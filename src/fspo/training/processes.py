@@ -9,8 +9,10 @@ which and how, and stops.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -21,13 +23,16 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from fspo import runtime
 from fspo.config import TrainConfig
-from fspo.training.team import ProcessTeam, Team
+
+if TYPE_CHECKING:
+    from fspo.training.team import Team
 
 PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
 GRACE = 5.0  # seconds between the end of a process and the end of the run, however busy the leader is
@@ -44,6 +49,10 @@ def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
     if (size := os.environ.get("WORLD_SIZE")) is not None and "RANK" in os.environ:
         return int(size)
+    if config.processes > 1 and config.rollout.engine == "vllm":
+        raise ValueError(f"processes = {config.processes} is not possible with rollout.engine=vllm: set processes=1")
+    if config.processes > 1 and ":" in config.model.device:
+        raise ValueError(f"{config.processes} processes cannot share {config.model.device!r}: set model.device=cuda")
     if config.processes:
         return config.processes
     if config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
@@ -62,23 +71,16 @@ def leads() -> bool:
 
 def _parameters(path: str) -> int | None:
     """The size of a model, without loading it; None where that takes a download or a conversion."""
-    if path.startswith("tiny:"):
-        import torch
-
-        from fspo.model import tiny
-
-        with torch.device("meta"):
-            return sum(p.numel() for p in tiny.build(path.removeprefix("tiny:"))[0].parameters())
+    if preset := re.fullmatch(r"tiny:(\d+)x(\d+)", path):
+        return int(preset[1]) * 12 * int(preset[2]) ** 2  # about; see `fspo.model.tiny`, which takes seconds to import
     files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
     if not files:
         return None
-    import math
-
     from safetensors import safe_open
 
     count = 0
     for file in files:
-        with safe_open(file, "pt") as tensors:
+        with safe_open(file, "numpy") as tensors:
             count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
     return count
 
@@ -86,9 +88,59 @@ def _parameters(path: str) -> int | None:
 # --- the leader -----------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class _Other:
+    """Another process, started by the leader."""
+
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]  # what it has printed
+
+    @classmethod
+    def launched(cls) -> _Other:
+        """A process that imports what training needs, then waits for its work."""
+        said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
+        process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        return cls(process, said)
+
+    def send(self, work: Any) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which is noticed when it is waited for
+            self.process.stdin.write(pickle.dumps(work))
+            self.process.stdin.flush()  # and left open: its end is the end of the leader
+
+    def stop(self, *, at_once: bool) -> None:
+        if at_once:
+            self.process.kill()
+        try:
+            self.process.wait(timeout=2 * GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.said.close()
+
+
+_waiting: list[_Other] = []  # launched ahead of their run
+
+
+def ahead(config: TrainConfig) -> None:
+    """Launch the other processes of a run while this one still imports its libraries, which takes seconds."""
+    if "RANK" not in os.environ:
+        _waiting.extend(_Other.launched() for _ in range(chosen(config) - 1 - len(_waiting)))
+
+
 @contextmanager
 def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     """The team of a run, of `config.processes` processes."""
+    from fspo.training.team import ProcessTeam, Team
+
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _connect(config.model.device, init_method="env://")
         yield ProcessTeam(_lost_under_torchrun)
@@ -108,46 +160,31 @@ class _Started:
 
     def __init__(self, config: TrainConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.said: list[IO[bytes]] = []  # what each of them has printed
+        self.others: list[_Other] = []
         self.over = threading.Event()
 
     def __enter__(self) -> Team:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+        from fspo.training.team import ProcessTeam
+
         _use_loopback()
         size = self.config.processes
-        self.store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
         try:
             for rank in range(1, size):
-                self._start(rank, size)
+                self.others.append(_waiting.pop() if _waiting else _Other.launched())
+                self.others[-1].send((self.config, self.folder, store.port, rank, size))
             threading.Thread(target=self._watch, daemon=True).start()
-            while not self.store.check([f"ready {rank}" for rank in range(1, size)]):
-                if any(child.poll() for child in self.children):
+            while not store.check([f"ready {rank}" for rank in range(1, size)]):
+                if any(other.process.poll() is not None for other in self.others):
                     self._lost()
                 time.sleep(POLL)
-            _connect(self.config.model.device, store=self.store, rank=0, world_size=size)
+            _connect(self.config.model.device, store=store, rank=0, world_size=size)
         except BaseException:
             self._stop(at_once=True)
             raise
         return ProcessTeam(self._lost)
-
-    def _start(self, rank: int, size: int) -> None:
-        said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
-        child = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
-        self.children.append(child)
-        self.said.append(said)
-        assert child.stdin is not None
-        try:
-            child.stdin.write(pickle.dumps((self.config, self.folder, self.store.port, rank, size)))
-            child.stdin.flush()  # and left open: its end is the end of the leader
-        except BrokenPipeError:
-            self._lost()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._stop(at_once=kind is not None)
@@ -156,18 +193,8 @@ class _Started:
         import torch.distributed as dist
 
         self.over.set()
-        for child in self.children:
-            if at_once:
-                child.kill()
-            try:
-                child.wait(timeout=2 * GRACE)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            assert child.stdin is not None
-            child.stdin.close()
-        for said in self.said:
-            said.close()
+        for other in self.others:
+            other.stop(at_once=at_once)
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -180,21 +207,21 @@ class _Started:
 
     def _ended(self) -> str | None:
         """Which process has ended, and how; None while all of them run, or only follow one that has ended."""
-        for rank, (child, said) in enumerate(zip(self.children, self.said, strict=True), start=1):
-            code = child.poll()
+        for rank, other in enumerate(self.others, start=1):
+            code = other.process.poll()
             if code in (None, 0, LOST_LEADER):  # 0: all its work is done, and the leader's is not
                 continue
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip().splitlines()[-1:]
+            other.said.seek(0)
+            last = other.said.read().decode(errors="replace").strip().splitlines()[-1:]
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             text = f" ({last[0]})" if last and code > 0 else ""
-            return f"process {rank} of 0 to {len(self.children)} {how}{text}; --resume goes on from the last checkpoint"
+            return f"process {rank} of 0 to {len(self.others)} {how}{text}; --resume goes on from the last checkpoint"
         return None
 
     def _watch(self) -> None:
         """End the run within seconds of a process that has ended, also where the leader waits for it in an exchange."""
         while not self.over.wait(4 * POLL):
-            if any(child.poll() for child in self.children):
+            if any(other.process.poll() for other in self.others):
                 if self.over.wait(2 * GRACE):
                     return
                 sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
@@ -226,37 +253,39 @@ def _connect(device: str, **options: Any) -> None:
 
 def _follow() -> int:
     """One of the other processes: its exit code."""
-    source = sys.stdin.buffer
-    config, folder, port, rank, size = pickle.load(source)
-    threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
-    from fspo.training.stopping import SIGNALS
-
-    for number in SIGNALS:  # the leader decides when to stop
+    for number in runtime.SIGNALS:  # the leader decides when to stop
         signal.signal(number, lambda *_: None)
-    from fspo.runs import NullObserver
-    from fspo.training.loop import run
-    from fspo.training.stopping import RunInterruptedError
-
-    runtime.quiet()
     import torch.distributed as dist
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    from fspo.runs import NullObserver
+    from fspo.training.loop import run
+    from fspo.training.stopping import RunInterruptedError
+    from fspo.training.team import ProcessTeam
+
+    runtime.quiet()
+    source = sys.stdin.buffer
+    try:
+        config, folder, port, rank, size = pickle.load(source)
+    except EOFError:  # the leader ended before there was work
+        return LOST_LEADER
+    threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
     _connect(config.model.device, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
-        run(config, folder, ProcessTeam(_follow_the_lost), NullObserver())
+        run(config, folder, ProcessTeam(_end_with_another), NullObserver())
     dist.destroy_process_group()
     return 0
 
 
-def _follow_the_lost() -> NoReturn:
+def _end_with_another() -> NoReturn:
     os._exit(LOST_LEADER)
 
 
 def _end_with_leader(source: IO[bytes]) -> None:
     source.read()  # returns when the leader has ended, however it did
-    os._exit(LOST_LEADER)
+    _end_with_another()
 
 
 def main() -> NoReturn:

@@ -14,10 +14,8 @@ import polars
 from safetensors import SafetensorError
 
 from fspo.runs import Observer
+from fspo.runtime import SIGNALS
 from fspo.training import checkpoint
-
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C, the end of a cluster job, a lost terminal."""
 
 _UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM)
 
