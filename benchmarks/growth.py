@@ -1,38 +1,79 @@
-"""Time and peak memory of a step as the rollout grows from 64 to 1,024 completions, on the tiny 4x128 model.
+"""How time and memory grow with the rollout and with the length of answers.
 
-    python benchmarks/growth.py [--sizes 64 128 256 512 1024] [--repeats 3] [--threads 2] [--budget 4096]
+    python benchmarks/growth.py rollouts [--sizes 64 128 ... 2048]      a step, answers of up to 128 tokens
+    python benchmarks/growth.py lengths [--sizes 128 256 ... 4096]      a step of 16 answers that all have this length
+    python benchmarks/growth.py sampling [--sizes 128 512 2048]         sampling alone, 128 answers of this length
 
-Each size has its own process, and the processes take turns, one step at a time; the first step is not counted. The
-exponent is the least-squares slope of log time over log completion tokens (and over log completions). Peak memory is
-the high-water mark of a process, also shown minus the memory held once the model was loaded. A minibatch is half of the
-rollout and exceeds the token budget of a micro-batch from about 2 x budget / mean length completions on; sampling runs
-256 completions at once.
+The first two are whole steps of the tiny 4x128 model, with every row computed; `sampling` is the tiny 2x64 model. Each
+size has its own process, and the processes take turns; the first turn is not counted. The exponent is the least-squares
+slope of log time over log size. Peak memory is the high-water mark of a process, also shown minus the memory held once
+the model was loaded. With --output FILE the table is also written as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
+import random
 import resource
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 from fspo import runtime
 
 runtime.prepare()
 
-from steps import Ours, settings  # noqa: E402
+from forced import ForcedLanes  # noqa: E402
+from steps import Chance, Ours, settings  # noqa: E402
+
+SIZES = {
+    "rollouts": [64, 128, 256, 512, 1024, 2048],
+    "lengths": [128, 256, 512, 1024, 2048, 4096],
+    "sampling": [128, 512, 2048],
+}
+GROUP = 8
 
 
-def worker(size: int, group: int, budget: int, threads: int, turns: int, pipe: Connection) -> None:
-    task = {"name": "count", "n_min": 4, "n_max": 40}
-    side = Ours(settings("tiny:4x128", task, size // group, group, 128, token_budget=budget), threads)
+def step(what: str, size: int, budget: int, threads: int) -> Callable[[], dict[str, float]]:
+    count: dict[str, Any] = {"name": "count", "n_min": 4, "n_max": 40}
+    task, rows, limit = (count, size, 128) if what == "rollouts" else (Chance(), 16, size)
+    side = Ours(settings("tiny:4x128", task, rows // GROUP, GROUP, limit, token_budget=budget, all_rows=True), threads)
+    if what == "lengths":
+        ForcedLanes().lengths = [size] * rows
+    return side.step
+
+
+def sampling(size: int, threads: int) -> Callable[[], dict[str, float]]:
+    from fspo.model.loading import load, set_threads
+    from fspo.rollout.generate import generate
+
+    policy = load("tiny:2x64")
+    set_threads(policy, threads)
+    policy.eos_ids = ()
+    rng = random.Random(0)
+    prompts = [[rng.randrange(20, 64) for _ in range(rng.randint(12, 48))] for _ in range(16)]
+
+    def once() -> dict[str, float]:
+        start, cpu = time.perf_counter(), time.process_time()
+        tokens = generate(policy, prompts, GROUP, max_new_tokens=size).tokens
+        seconds = time.perf_counter() - start
+        return {"tokens": tokens, "seconds": seconds, "rollout": seconds, "cpu": time.process_time() - cpu}
+
+    return once
+
+
+def worker(what: str, size: int, budget: int, threads: int, turns: int, pipe: Connection) -> None:
+    once = sampling(size, threads) if what == "sampling" else step(what, size, budget, threads)
     loaded = _peak_mb()
     for _ in range(turns):
         pipe.recv()
-        pipe.send(side.step() | {"peak": _peak_mb(), "extra": _peak_mb() - loaded})
+        pipe.send(once() | {"peak": _peak_mb(), "extra": _peak_mb() - loaded})
 
 
 def _peak_mb() -> float:
@@ -46,22 +87,24 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("what", choices=list(SIZES))
+    parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=int, default=4096, help="tokens per micro-batch")
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    sizes: list[int] = args.sizes or SIZES[args.what]
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[int, Connection] = {}
     workers = []
-    for size in args.sizes:
+    for size in sizes:
         pipes[size], other = spawn.Pipe()
-        values = (size, args.group, args.budget, args.threads, args.repeats + 1, other)
+        values = (args.what, size, args.budget, args.threads, args.repeats + 1, other)
         workers.append(spawn.Process(target=worker, args=values, daemon=True))
         workers[-1].start()
         other.close()
-    found: dict[int, list[dict[str, float]]] = {size: [] for size in args.sizes}
+    found: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for repeat in range(args.repeats + 1):
         for size, pipe in pipes.items():
             pipe.send("go")
@@ -70,22 +113,23 @@ def main() -> None:
                 found[size].append(result)
     for process in workers:
         process.join()
-    print("completions   tokens   seconds        CPU s  tokens/s   peak MB  above the loaded model")
-    middle: dict[str, list[float]] = {}
+    print("     size   tokens   seconds   of it rollout     CPU s  us/token   peak MB  above the loaded model")
+    table: list[dict[str, float]] = []
     for size, results in found.items():
-        for key in ("tokens", "seconds", "cpu"):
-            middle.setdefault(key, []).append(statistics.median(r[key] for r in results))
-        tokens, seconds, cpu = (middle[key][-1] for key in ("tokens", "seconds", "cpu"))
-        peak, extra = results[-1]["peak"], results[-1]["extra"]
+        row = {key: statistics.median(r[key] for r in results) for key in ("tokens", "seconds", "rollout", "cpu")}
+        table.append({"size": size, **row, "peak": results[-1]["peak"], "extra": results[-1]["extra"]})
         print(
-            f"{size:>11} {tokens:>8.0f} {seconds:>9.2f} {cpu:>12.2f} {tokens / seconds:>9.0f} {peak:>9.0f} "
-            f"{extra:>9.0f}"
+            f"{size:>9} {row['tokens']:>8.0f} {row['seconds']:>9.2f} {row['rollout']:>15.2f} {row['cpu']:>9.2f} "
+            f"{1e6 * row['seconds'] / row['tokens']:>9.1f} {results[-1]['peak']:>9.0f} {results[-1]['extra']:>9.0f}"
         )
-    for key, what in (("seconds", "time"), ("cpu", "CPU time")):
-        print(
-            f"exponent of {what}: {slope(args.sizes, middle[key]):.3f} in completions, "
-            f"{slope(middle['tokens'], middle[key]):.3f} in tokens (bar: at most 1.05)"
-        )
+    summary: dict[str, Any] = {"what": args.what, "repeats": args.repeats, "threads": args.threads, "rows": table}
+    for key, name in (("seconds", "time"), ("cpu", "CPU time")):
+        summary[f"exponent of {name}"] = slope(sizes, [row[key] for row in table])
+        per_token = [row[key] / row["tokens"] for row in table]
+        summary[f"{name} per token, last over first"] = per_token[-1] / per_token[0]
+    print({key: round(value, 3) for key, value in summary.items() if isinstance(value, float)})
+    if args.output is not None:
+        args.output.write_text(json.dumps(summary, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Rollout alone: fspo against `model.generate`, and against vLLM where it is installed.
 
-    python benchmarks/rollout.py [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
+    python benchmarks/rollout.py [--case tiny|smol|long] [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
 
-All samplers draw the same number of tokens: the end-of-sequence token is disabled and every completion runs to the
-limit, so that none gains by stopping early. The samplers take turns; medians are in completion tokens per second.
+All samplers draw the same number of tokens: every completion ends at a given length and nowhere else, so that none
+gains by stopping early. That is the limit, or in the long case log-uniform from 16 to 2,048 tokens, the same list for
+all. The samplers take turns; medians are in completion tokens per second. Peak memory is that of fspo's process, which
+also holds the model for model.generate. With --output FILE the medians are also written as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,19 +29,24 @@ runtime.prepare()
 
 import torch  # noqa: E402
 
-from fspo.model.loading import Policy, save, set_threads  # noqa: E402
+from forced import ForcedLanes, force_hugging_face  # noqa: E402
+from fspo.model.loading import Policy, load, save, set_threads  # noqa: E402
 from fspo.rollout.generate import generate  # noqa: E402
-from workloads import SMOL, Workload, policies, prompts  # noqa: E402
+from workloads import LONG, SMOL, TINY, Workload, lengths, policies, prompts  # noqa: E402
 
 
 def ours(work: Workload, policy: Policy) -> Callable[[int], int]:
-    policy.eos_ids = ()
-    ids = prompts(work, policy)
-    return lambda seed: generate(policy, ids, work.members, max_new_tokens=work.limit, seed=seed).tokens
+    ids, forced = prompts(work, policy), ForcedLanes()
+
+    def run(seed: int) -> int:
+        forced.lengths = lengths(work, seed)
+        return generate(policy, ids, work.members, max_new_tokens=work.limit, seed=seed).tokens
+
+    return run
 
 
 def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
-    ids = prompts(work, policy)
+    ids, forced = prompts(work, policy), force_hugging_face(type(policy.model))
     longest = max(map(len, ids))
     pad = policy.pad_id
     rows = torch.tensor([[pad] * (longest - len(p)) + p for p in ids]).repeat_interleave(work.members, 0)
@@ -46,7 +54,8 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
 
     def run(seed: int) -> int:
         torch.manual_seed(seed)
-        out = policy.model.generate(
+        forced.lengths = lengths(work, seed)
+        policy.model.generate(
             rows,
             attention_mask=mask,
             do_sample=True,
@@ -54,10 +63,9 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
             top_k=0,
             top_p=1.0,
             max_new_tokens=work.limit,
-            min_new_tokens=work.limit,
             pad_token_id=pad,
         )
-        return out[:, longest:].numel()
+        return sum(forced.lengths)
 
     return run
 
@@ -82,13 +90,12 @@ class Vllm:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "VLLM_HOST_IP": "127.0.0.1", **self.MODES[mode]},
         )
-        ids = prompts(work, policy)
-        self._say(
-            json.dumps({"folder": self.folder.name, "prompts": ids, "members": work.members, "limit": work.limit})
-        )
+        self.work = work
+        positions = work.prompt[1] + work.limit
+        self._say(json.dumps({"folder": self.folder.name, "prompts": prompts(work, policy), "positions": positions}))
 
     def __call__(self, seed: int) -> int:
-        self._say(str(seed))
+        self._say(json.dumps(lengths(self.work, seed)))
         assert self.process.stdout is not None
         return int(self.process.stdout.readline().split()[0])
 
@@ -103,35 +110,49 @@ class Vllm:
         print(line, file=self.process.stdin, flush=True)
 
 
+def chosen(case: str, smol: str | None) -> tuple[Workload, Policy]:
+    if case == "long":
+        return LONG, load("tiny:2x64")
+    pairs = {work.name: (work, policy) for work, policy in policies(smol)}
+    return pairs[SMOL.name if case == "smol" else TINY.name]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--case", choices=("tiny", "smol", "long"), default="tiny")
     parser.add_argument("--smol", help="folder of SmolLM2-135M in safetensors")
-    parser.add_argument("--only-smol", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vllm", action="store_true")
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    for work, policy in policies(args.smol):
-        if args.only_smol and work is not SMOL:
-            continue
-        set_threads(policy, args.threads)
-        servers = {mode: Vllm(mode, work, policy, args.threads) for mode in Vllm.MODES if args.vllm}
-        runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy), **servers}
-        speeds: dict[str, list[float]] = {name: [] for name in runs}
-        for repeat in range(args.repeats + 1):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                count = run(repeat)
-                seconds = time.perf_counter() - start
-                print(f"{work.name}: repeat {repeat}: {name:14s} {count} tokens in {seconds:.2f} s", flush=True)
-                if repeat:  # the first round is a warm-up
-                    speeds[name].append(count / seconds)
-        base = statistics.median(speeds["fspo"])
-        for name, values in speeds.items():
-            median = statistics.median(values)
-            print(f"{work.name}: {name:14s} {median:8.0f} tokens/s   fspo is {base / median:.2f}x")
-        for server in servers.values():
-            server.close()
+    if args.case == "smol" and not args.smol:
+        parser.error("--case smol needs --smol FOLDER")
+    work, policy = chosen(args.case, args.smol)
+    set_threads(policy, args.threads)
+    servers = {mode: Vllm(mode, work, policy, args.threads) for mode in Vllm.MODES if args.vllm}
+    runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy), **servers}
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(args.repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            count = run(repeat)
+            seconds = time.perf_counter() - start
+            print(f"{work.name}: repeat {repeat}: {name:14s} {count} tokens in {seconds:.2f} s", flush=True)
+            if repeat:  # the first round is a warm-up
+                speeds[name].append(count / seconds)
+    base = statistics.median(speeds["fspo"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    summary = {}
+    for name, values in speeds.items():
+        median = statistics.median(values)
+        summary[name] = {"tokens_per_second": median, "each": values, "fspo_over_it": base / median}
+        print(f"{work.name}: {name:14s} {median:8.0f} tokens/s   fspo is {base / median:.2f}x")
+    print(f"{work.name}: peak memory {peak:.0f} MB")
+    if args.output is not None:
+        args.output.write_text(json.dumps({"case": args.case, "peak_mb": peak, "samplers": summary}, indent=1))
+    for server in servers.values():
+        server.close()
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def trl(piece: Piece) -> list[dict[str, float]]:
             beta=0.0, loss_type="grpo", epsilon=0.2, scale_rewards="group", learning_rate=1e-6,
             lr_scheduler_type="constant", max_steps=4 * (piece.steps + 1), shuffle_dataset=False, seed=0,
             save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-            model_init_kwargs={"dtype": "float32"},
+            model_init_kwargs={"dtype": "float32"}, ddp_find_unused_parameters=False,
         )  # fmt: skip
         data = Dataset.from_dict({"prompt": asked, "index": list(range(len(asked)))})
         trainer = GRPOTrainer(piece.folder, reward, options, data, callbacks=[Turns()])

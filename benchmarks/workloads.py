@@ -1,10 +1,11 @@
-"""The two workloads of the speed benchmarks: random prompts and completions with lengths as in measured runs."""
+"""The workloads of the speed benchmarks: random prompts and completions with lengths as in measured runs."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
+from forced import log_uniform
 from fspo.model.completions import Completions
 from fspo.model.loading import Policy, load
 
@@ -23,7 +24,17 @@ TINY = Workload("tiny 4x128", prompts=16, members=8, prompt=(12, 48), mean=57, l
 SMOL = Workload("SmolLM2-135M", prompts=4, members=8, prompt=(45, 55), mean=84, limit=96)
 
 
+LONG = Workload("long, tiny 2x64", prompts=16, members=8, prompt=(12, 48), mean=420, limit=2048)
+
+
+def lengths(work: Workload, seed: int) -> list[int]:
+    """Of the completions of a rollout: log-uniform from 16 on for the long workload, else all at the limit."""
+    rows = work.prompts * work.members
+    return log_uniform(rows, 16, work.limit, seed) if work is LONG else [work.limit] * rows
+
+
 def policies(smol: str | None) -> list[tuple[Workload, Policy]]:
+    """Models with their workloads, but the long one."""
     pairs = [(TINY, load("tiny:4x128"))]
     if smol:
         pairs.append((SMOL, load(smol)))
