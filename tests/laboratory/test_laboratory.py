@@ -279,6 +279,17 @@ def test_bad_input_is_one_clear_sentence(make: Any, sentence: str) -> None:
         make()
 
 
+def test_objectives_without_a_ratio_or_a_width_are_refused_in_one_sentence() -> None:
+    problem, theta, regime = laboratory.conflict([8, 16]), np.zeros(1), Regime(updates=2)
+    for name in ("grpo", "reinforce", "vespo", "fspo_studentized"):
+        with pytest.raises(ValueError, match=f"{name} does not clip the ratio of whole responses"):
+            laboratory.run(problem, fspo.objectives.get(name), theta, regime)
+    adaptive = fspo.objectives.get("fspo_adaptive")
+    assert laboratory.run(problem, adaptive, theta, regime).clip_rate < 0.01
+    with pytest.raises(ValueError, match="fspo_adaptive has no width to set"):
+        laboratory.at_clip_rate(problem, adaptive, theta, regime, 0.1)
+
+
 @dataclass(frozen=True)
 class PlainRule:
     """A fixed range on exp(S), without torch."""

@@ -166,6 +166,9 @@ def effective_weights(problem: Problem, rule: Rule, theta: Floats, regime: Regim
 def at_clip_rate(problem: Problem, rule: Rule, theta: Floats, regime: Regime, clip_rate: float) -> Rule:
     """The rule with the band that clips this share of the off-policy responses of a rollout from theta."""
 
+    if rule.scaled(1.0) is None:
+        raise ValueError(f"{_name(rule)} has no width to set: take the same rule with a given band")
+
     def miss(log_k: float) -> float:
         return run(problem, rule.scaled(math.exp(log_k)), theta, regime).clip_rate - clip_rate
 
@@ -222,6 +225,10 @@ def _slopes(
     L = problem.lengths
     means = [float(problem.weights @ problem.expected(found, x)) for x in (S, (S * S + v) / L[found.kind])]
     band, weighting = rule.band(L, Sums(float(problem.weights @ L), *means)), rule.weighting(L)
+    if band is None or weighting is None:
+        raise ValueError(
+            f"{_name(rule)} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"
+        )
     centre, below, above, dual, scale, gain = (
         np.broadcast_to(np.asarray(value, np.float64), L.shape)[found.kind] for value in (*band, *weighting)
     )
@@ -243,3 +250,7 @@ def _slopes(
         inside, *moments = (moment(power) for power in (0, 1, 2))
     factor = gain * scale * advantage
     return factor * moments[0], factor**2 * moments[1], 1 - inside
+
+
+def _name(rule: Rule) -> str:
+    return str(getattr(rule, "name", type(rule).__name__))
