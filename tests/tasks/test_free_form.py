@@ -53,14 +53,15 @@ def credit(spec: dict[str, Any], example: Example, answer: str) -> float:
         moves = [abs(ord(a[0]) - ord(b[0])) + abs(ord(a[1]) - ord(b[1])) for a, b in itertools.pairwise(cells)]
         return float(all(m == 1 for m in moves) and not set(cells) & set(listed.split()))
     if spec["name"] == "choice":
-        if answer == str(sum(map(int, body)) % 10):
+        digits = re.sub("[a-z]", "", body)
+        if answer == str(sum(map(int, digits)) % 10):
             return 1.0
-        if not re.fullmatch(r"[0-9]+>[0-9](,[0-9]+>[0-9])*", answer):
+        if not re.fullmatch(r"([a-z][0-9])+>[0-9](,([a-z][0-9])+>[0-9])*", answer):
             return 0.0
         pieces, totals = zip(*(step.split(">") for step in answer.split(",")), strict=True)
-        sums = list(itertools.accumulate(sum(map(int, piece)) for piece in pieces))
+        sums = list(itertools.accumulate(sum(map(int, re.sub("[a-z]", "", piece))) for piece in pieces))
         right = "".join(pieces) == body and [s % 10 for s in sums] == [int(t) for t in totals]
-        return (0.5 if len(body) <= 3 else 1.0) * right
+        return (0.5 if len(digits) <= 3 else 1.0) * right
     n, bits = body.split(",")
     long = bits.count("1") % 2 == 1
     rest = "".join(str(bits[: k + 1].count("1") % 2) for k in range(len(bits)))
@@ -128,9 +129,9 @@ def _solution_of(task: Procedural, example: Example, k: int) -> str | None:
     elif task.name == "choice":
         piece = 1 + k % 7
         body = example.prompt[4:-1]
-        first = 1 + k % len(body)
-        cuts = [body[:first], *(body[j : j + piece] for j in range(first, len(body), piece))]
-        totals = itertools.accumulate(sum(map(int, c)) for c in cuts)
+        first = 2 + 2 * k % len(body)
+        cuts = [body[:first], *(body[j : j + 2 * piece] for j in range(first, len(body), 2 * piece))]
+        totals = itertools.accumulate(sum(map(int, c[1::2])) for c in cuts)
         changed = ",".join(f"{c}>{t % 10}" for c, t in zip(cuts, totals, strict=True))
     elif task.name == "maze":
         cells = solution.split(" ")
@@ -194,7 +195,7 @@ def test_working_pays_for_hard_questions_only() -> None:
     paid: dict[bool, list[float]] = {True: [], False: []}
     for i in range(3000):
         example = task.example("train", i)
-        digits = example.prompt[4:-1]
+        digits = example.prompt[5:-1:2]
         easy = len(digits) <= 4
         assert task.score(example, str(sum(map(int, digits)) % 10)) == 1.0
         assert task.score(example, example.solution or "") == (0.75 if easy else 1.0)
@@ -256,5 +257,5 @@ def test_bad_parameters_are_refused() -> None:
 def test_a_mixture_has_the_features_of_its_parts() -> None:
     mixture = tasks.get(["choice", "sort"])
     example = next(e for i in range(50) if (e := mixture.example("train", i)).task == "choice")
-    assert mixture.features(example, "1>1")["worked"] == 1.0
+    assert mixture.features(example, "a1>1")["worked"] == 1.0
     assert mixture.features(replace(example, task="sort"), "1>1") == {}

@@ -14,58 +14,61 @@ from fspo.tasks.task import Example
 class Choice(Drawn):
     """The last digit of a sum, at once or with working; which pays depends on the number of digits.
 
-    An answer with working reads the digits in pieces of any size and writes the last digit of the sum so far after
-    each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working. Above, every right answer
+    A letter before each digit names its place. An answer with working reads the digits in pieces of any size and
+    writes the last digit of the sum so far after each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working. Above, every right answer
     earns 1, and answers at once are mostly wrong. The best policy shows working exactly for questions above `easy`.
     """
 
     name: ClassVar[str] = "choice"
-    summary: ClassVar[str] = "last digit of a sum, at once or with working: sum:3729= -> 1 or 37>0,2>2,9>1"
+    summary: ClassVar[str] = "last digit of a sum, at once or with working: sum:a3b7c2= -> 2 or a3b7>0,c2>2"
 
     n_min: int = Field(2, ge=2, description="Fewest digits.")
-    n_max: int = Field(32, ge=2, description="Most digits.")
+    n_max: int = Field(26, ge=2, description="Most digits.")
     easy: int = Field(3, ge=1, description="Most digits of a question for which working does not pay.")
     price: float = Field(0.5, gt=0, le=1, description="What working costs of the reward of an easy question.")
     worked: float = Field(0.3, ge=0, le=1, description="Share of the solutions that show working.")
-    piece: int = Field(3, ge=1, description="Most digits read at once in a solution.")
+    piece: int = Field(2, ge=1, description="Most digits read at once in a solution.")
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
         digits = rng.choices(range(10), k=n)
-        prompt = f"sum:{''.join(map(str, digits))}="
+        named = [
+            f"{letter}{digit}" for letter, digit in zip(itertools.cycle(string.ascii_lowercase), digits, strict=False)
+        ]
+        prompt = f"sum:{''.join(named)}="
         if rng.random() >= self.worked:
             return prompt, str(sum(digits) % 10)
-        steps, total, rest = [], 0, digits
-        while rest:
-            k = rng.randint(1, min(self.piece, len(rest)))
-            total = (total + sum(rest[:k])) % 10
-            steps.append(f"{''.join(map(str, rest[:k]))}>{total}")
-            rest = rest[k:]
+        steps, total, done = [], 0, 0
+        while done < n:
+            k = rng.randint(1, min(self.piece, n - done))
+            total = (total + sum(digits[done : done + k])) % 10
+            steps.append(f"{''.join(named[done : done + k])}>{total}")
+            done += k
         return prompt, ",".join(steps)
 
     def credit(self, example: Example, completion: str) -> float:
-        digits = example.prompt[4:-1]
-        if completion == str(sum(map(int, digits)) % 10):
+        named = example.prompt[4:-1]
+        if completion == str(sum(map(int, named[1::2])) % 10):
             return 1.0
-        if not self._follows(digits, completion):
+        if not self._follows(named, completion):
             return 0.0
-        return 1.0 - self.price if len(digits) <= self.easy else 1.0
+        return 1.0 - self.price if len(named) <= 2 * self.easy else 1.0
 
-    def _follows(self, digits: str, completion: str) -> bool:
+    def _follows(self, named: str, completion: str) -> bool:
         """Whether an answer with working is right in every step."""
         total = done = 0
         for step in completion.split(","):
             piece, arrow, result = step.partition(">")
-            if not arrow or not piece or digits[done : done + len(piece)] != piece:
+            if not arrow or not piece or len(piece) % 2 or named[done : done + len(piece)] != piece:
                 return False
             done += len(piece)
-            total = (total + sum(map(int, piece))) % 10
+            total = (total + sum(map(int, piece[1::2]))) % 10
             if result != str(total):
                 return False
-        return done == len(digits)
+        return done == len(named)
 
     def features(self, example: Example, completion: str) -> dict[str, float]:
         shown = float(">" in completion)
-        kind = "easy" if len(example.prompt) - 5 <= self.easy else "hard"
+        kind = "easy" if len(example.prompt) - 5 <= 2 * self.easy else "hard"
         return {"worked": shown, f"worked, {kind}": shown}
 
     def optimum(self) -> dict[str, float]:
