@@ -13,6 +13,7 @@ from fspo.engines.planning.memory import GIB, Part
 from fspo.engines.planning.shapes import Shape, shape_of
 from fspo.engines.planning.steptime import BUSY, READ, Work, seconds
 from fspo.engines.translate import PROMPT
+from fspo.rollout.generate import ROWS
 from fspo.settings import flat
 
 SPARE = 0.95  # of a device's memory that can be used: the rest is lost to fragments
@@ -118,7 +119,7 @@ def _local(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
     answers = config.rollout.prompts * config.rollout.group
     cache_gib = None if own else config.rollout.cache_gib
     parts = memory.of_one_process(sizes, answers, cache_gib, gpu=config.model.device.startswith("cuda"))
-    return parts, min(memory.ROWS, answers) if cache_gib is None else cache_gib * GIB, False
+    return parts, min(ROWS, answers) if cache_gib is None else cache_gib * GIB, False
 
 
 def _trl(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
