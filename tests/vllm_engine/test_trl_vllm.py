@@ -25,7 +25,7 @@ def reward(completions: list[str], **rest: Any) -> list[float]:
 
 @pytest.mark.parametrize("rule", ["ours", "TRL's"])
 def test_vllm_samples_and_its_mismatch_is_corrected(
-    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By the sqrt(L) rule, or where TRL's own settings are changed, as in TRL."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -38,7 +38,7 @@ def test_vllm_samples_and_its_mismatch_is_corrected(
         num_generations=4, max_completion_length=12, learning_rate=1e-3, max_steps=4, num_iterations=2,
         per_device_train_batch_size=16, logging_steps=1, save_strategy="no", use_vllm=True,
         vllm_max_model_length=64, model_init_kwargs={"dtype": "float32"},
-        **({} if rule == "ours" else {"vllm_importance_sampling_mode": "token_truncate"}),
+        vllm_importance_sampling_mode="sequence_mask" if rule == "ours" else "token_truncate",
     )  # fmt: skip
     data = Dataset.from_dict({"prompt": [f"say a {i}:" for i in range(16)]})
     run = FSPOTrainer(str(tmp_path / "model"), reward, config, data)
@@ -53,7 +53,7 @@ def test_vllm_samples_and_its_mismatch_is_corrected(
     if rule == "ours":
         assert run.objective.mismatch == Mismatch(**BAND)
         assert "importance_sampling_ratio" not in inputs, "TRL's own correction is off"
-        assert RULE in capsys.readouterr().out
+        assert RULE in capfd.readouterr().out
     else:
         torch.testing.assert_close(weights[mask], inputs["importance_sampling_ratio"][mask])
         weights = weights[mask]

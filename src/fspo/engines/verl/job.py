@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -12,18 +11,9 @@ import polars as pl
 from fspo.config import TrainConfig
 from fspo.engines.translate import is_chat, rows, start, write_job
 from fspo.engines.verl.hydra_settings import command, overrides
+from fspo.engines.verl.probe import environment
 
 RUN = "@RUN@"  # the run folder, in a command that is still to be written for a shell; no character of it is quoted
-
-
-def environment(folder: Path | str) -> dict[str, str]:
-    """What verl reads from the environment: the plug-in to import in every process, and where its logs go."""
-    modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "")
-    return {
-        "VERL_USE_EXTERNAL_MODULES": ",".join(filter(None, [modules, "fspo.engines.verl.plugin"])),
-        "VERL_FILE_LOGGER_PATH": f"{folder}/verl.jsonl",
-        "TENSORBOARD_DIR": f"{folder}/tensorboard",
-    }
 
 
 def write_prompts(config: TrainConfig, folder: Path) -> None:

@@ -8,8 +8,7 @@ import sys
 
 from fspo.config import TrainConfig
 from fspo.engines.extras import lacking
-from fspo.engines.verl.job import environment
-from fspo.engines.verl.probe import probe
+from fspo.engines.verl.probe import environment, probe
 from fspo.settings import flat
 
 

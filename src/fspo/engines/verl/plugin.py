@@ -146,7 +146,7 @@ class _Actor:
         return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
 
 
-def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Tensor | None]:
+def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Any]:
     """What the objective is told about the sampler: verl's weights as they are, or the log-probs that they stand for.
 
     verl's `rollout_is` has computed the weights old / sampler; for an objective's own `mismatch` verl must not have

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, TypedDict
 
 PLUGIN = "fspo.engines.verl.plugin"
@@ -23,10 +25,20 @@ class Probe(TypedDict):
     trl: str  # why TRL is in verl's way
 
 
-def probe(environment: dict[str, str] | None = None) -> Probe:
+def environment(folder: Path | str) -> dict[str, str]:
+    """What verl reads from the environment: the plug-in to import in every process, and where its logs go."""
+    modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "")
+    return {
+        "VERL_USE_EXTERNAL_MODULES": ",".join(filter(None, [modules, PLUGIN])),
+        "VERL_FILE_LOGGER_PATH": f"{folder}/verl.jsonl",
+        "TENSORBOARD_DIR": f"{folder}/tensorboard",
+    }
+
+
+def probe(variables: dict[str, str] | None = None) -> Probe:
     """Ask in a new process with these environment variables; takes as long as importing verl."""
     done = subprocess.run(
-        [sys.executable, "-m", "fspo.engines.verl.probe"], capture_output=True, text=True, env=environment, timeout=600
+        [sys.executable, "-m", "fspo.engines.verl.probe"], capture_output=True, text=True, env=variables, timeout=600
     )
     try:
         found: Probe = json.loads(done.stdout.splitlines()[-1])

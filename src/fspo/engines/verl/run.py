@@ -16,9 +16,10 @@ from fspo.config import TrainConfig
 from fspo.engines.sampler_rules import BAND, RULE
 from fspo.engines.translate import is_chat, start
 from fspo.engines.verl.hydra_settings import command, mismatch, overrides
-from fspo.engines.verl.job import dry_run, environment, write_prompts
+from fspo.engines.verl.job import dry_run, write_prompts
 from fspo.engines.verl.log import collect
 from fspo.engines.verl.needs import require
+from fspo.engines.verl.probe import environment
 from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.training.stopping import RunInterruptedError
 
