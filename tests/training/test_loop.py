@@ -65,7 +65,9 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
         assert m.ess <= 1
     table = rows(tmp_path)
     assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
-    assert (table["off_policy"] == (table["update"] > 0)).all()
+    computed = table.drop_nulls("log_ratio")
+    assert (computed["off_policy"] == (computed["update"] > 0)).all()
+    assert (table["log_ratio"].is_null() == (table["advantage"] == 0)).all()
     # Clip rates are of answers with a gradient, in the three of the four updates that are off-policy.
     for m in metrics:
         pulled = table.filter(step=m.step).filter(pl.col("update") > 0, pl.col("advantage") != 0)
