@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fspo import objectives, ratios
 from fspo.audits.findings import Audit, Comparison, LengthRow, verdict
-from fspo.audits.gather import Pass
+from fspo.audits.gather import Pass, gathered_from
 from fspo.audits.methods import compare, parse_rule
 from fspo.audits.recommend import Advisor, BandRates, Recommendation
 from fspo.audits.sample import Array, Columns
 from fspo.audits.sampled_rows import SampledRows, shape
-from fspo.audits.sources import UnreadableFileError, named, open_sources
+from fspo.audits.sources import named
 from fspo.fairness import (
     FEW,
     FairnessReport,
@@ -70,25 +68,8 @@ def audit(
     if bins < 1 or not 0 < confidence < 1:
         raise ValueError(f"bins = {bins} must be at least 1 and confidence = {confidence} between 0 and 1")
     own_rule = None if rule is None else parse_rule(rule)
-    gathered, files = _gathered(data, columns or {}, by)
+    gathered, files = gathered_from(data, columns or {}, by)
     return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
-
-
-def _gathered(data: Any, columns: dict[str, str], by: str | None) -> tuple[Pass, list[str]]:
-    """What one pass over the files finds, and their names. Of several files, damaged ones are named and left out."""
-    damaged: dict[str, UnreadableFileError] = {}
-    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
-        while True:
-            try:
-                sources = open_sources(data, Path(scratch), damaged)
-                gathered = Pass(sources, columns, by)
-                break
-            except UnreadableFileError as error:
-                if error.name in damaged:  # none is left
-                    raise
-                damaged[error.name] = error
-    gathered.notes += [f"{error}. It was left out." for error in damaged.values()]
-    return gathered, [name for source in sources for name in source.names]
 
 
 class Analysis:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +16,7 @@ from fspo import ratios
 from fspo.audits.batches import BatchReader
 from fspo.audits.roles import OPTIONAL, assign
 from fspo.audits.sample import Array, Columns, RowSample
-from fspo.audits.sources import Source
+from fspo.audits.sources import Source, UnreadableFileError, open_sources
 
 EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / FINE of the length wide
 FINE = 4096
@@ -190,3 +193,20 @@ def _union(sources: Sequence[Source]) -> dict[str, pl.DataType]:
             if schema.get(name, pl.Null()) == pl.Null():
                 schema[name] = kind
     return schema
+
+
+def gathered_from(data: Any, columns: dict[str, str], by: str | None) -> tuple[Pass, list[str]]:
+    """What one pass over the files finds, and their names. Of several files, damaged ones are named and left out."""
+    damaged: dict[str, UnreadableFileError] = {}
+    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
+        while True:
+            try:
+                sources = open_sources(data, Path(scratch), damaged)
+                gathered = Pass(sources, columns, by)
+                break
+            except UnreadableFileError as error:
+                if error.name in damaged:  # none is left
+                    raise
+                damaged[error.name] = error
+    gathered.notes += [f"{error}. It was left out." for error in damaged.values()]
+    return gathered, [name for source in sources for name in source.names]
