@@ -46,7 +46,7 @@ ELSEWHERE = {
     r"(\w+=\S+ )*python -m verl.*": "a GPU cluster",
     r"python -c .*verl.*": "needs verl's log; tests/engines/test_verl_records.py",
     r"python benchmarks/.*": "a measurement of minutes; docs/measurements.md has its results",
-    r"fspo train recipes/.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
+    r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",
     r"fspo watch .*": "serves until it is stopped; tests/report/test_watch.py",
     r"fspo compare headline": "hours; tests/compare runs small suites",
@@ -150,7 +150,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("runs/mine", "runs/a", "runs/b", "runs/fspo", "runs/gspo", "run"):
         make_run(folder / name, rule="gspo" if name.endswith("gspo") else "fspo")
     (folder / "my.yaml").write_text("task: {name: sort, n_max: 5}\nobjective: {name: fspo}\n")
-    shutil.copytree(ROOT / "recipes", folder / "recipes")
     shutil.copy(Path(fspo.__file__).parent / "comparisons" / "suites" / "smoke.yaml", folder / "suite.yaml")
     rows = pl.read_parquet(next((folder / "run" / "records").glob("*.parquet")))
     (folder / "dumps").mkdir()

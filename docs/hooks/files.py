@@ -19,7 +19,6 @@ TREE = Path(__file__).parents[2]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 
-# A list right after a line of text, which GitHub reads as a list and this builder only after an empty line.
 LIST = re.compile(r"^((?![-*|>#\s]|\d+\. ).+)\n(?=- |1\. )", re.M)
 
 
@@ -75,7 +74,24 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         return f"{picture}[{label}]({posixpath.relpath(inside, posixpath.dirname(uri) or '.')}{anchor})"
 
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.M | re.S)  # code is left as it is
-    return "".join(part if k % 2 else LINK.sub(moved, LIST.sub(r"\1\n\n", part)) for k, part in enumerate(parts))
+    return "".join(part if k % 2 else LINK.sub(moved, _lists(part)) for k, part in enumerate(parts))
+
+
+def _lists(text: str) -> str:
+    """Lists as GitHub reads them: right after a line of text, and with what belongs to an item indented by two."""
+    inside, parted, lines = False, False, [""]
+    for line in LIST.sub(r"\1\n\n", text).split("\n"):
+        content = line.lstrip(" ")
+        indent = len(line) - len(content)
+        if re.match(r"- |\d+\. ", line):
+            if parted and lines[-1]:  # the item before has several paragraphs
+                lines.append("")
+            inside, parted = True, False
+        elif content and not indent:
+            inside = parted = False
+        parted = parted or (inside and not content)
+        lines.append(" " * (4 * (indent // 2)) + content if inside and indent > 1 else line)
+    return "\n".join(lines[1:])
 
 
 def _markdown(notebook: Path) -> str:
