@@ -145,7 +145,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     for name in ("runs/mine", "runs/a", "runs/b", "runs/fspo", "runs/gspo", "run"):
         make_run(folder / name, rule="gspo" if name.endswith("gspo") else "fspo")
-    (folder / "my.yaml").write_text("task: {name: sort, n_max: 5}\nobjective: {name: fspo}\n")
+    (folder / "my.yaml").write_text("task: {name: sort, n_max: 5}\nupdate: {schedule: constant}\n")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
     shutil.copy(Path(fspo.__file__).parent / "comparisons" / "suites" / "smoke.yaml", folder / "suite.yaml")
     rows = pl.read_parquet(next((folder / "run" / "records").glob("*.parquet")))

@@ -1,4 +1,4 @@
-"""The pages about a task, a reward and a script of one's own, executed as they are written, in order, in an empty folder."""
+"""The pages about a task, a reward and a script of one's own, executed as written, in order, in an empty folder."""
 
 from __future__ import annotations
 
