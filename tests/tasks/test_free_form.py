@@ -54,13 +54,13 @@ def credit(spec: dict[str, Any], example: Example, answer: str) -> float:
         return float(all(m == 1 for m in moves) and not set(cells) & set(listed.split()))
     if spec["name"] == "choice":
         digits = re.sub("[a-z]", "", body)
-        if answer == str(sum(map(int, digits)) % 10):
+        if answer == str(sum(map(int, digits)) % 3):
             return 1.0
         if not re.fullmatch(r"([a-z][0-9])+>[0-9](,([a-z][0-9])+>[0-9])*", answer):
             return 0.0
         pieces, totals = zip(*(step.split(">") for step in answer.split(",")), strict=True)
         sums = list(itertools.accumulate(sum(map(int, re.sub("[a-z]", "", piece))) for piece in pieces))
-        right = "".join(pieces) == body and [s % 10 for s in sums] == [int(t) for t in totals]
+        right = "".join(pieces) == body and [s % 3 for s in sums] == [int(t) for t in totals]
         return (0.5 if len(digits) <= 3 else 1.0) * right
     n, bits = body.split(",")
     long = bits.count("1") % 2 == 1
@@ -118,7 +118,7 @@ def test_many_answers_are_right() -> None:
         assert isinstance(task, Procedural)
         example = next(e for i in range(100) if (e := task.example("train", i)).difficulty > 0.6)
         other = [s for i in range(200) if (s := _solution_of(task, example, i))]
-        assert len(set(other)) > 20, spec
+        assert len(set(other)) > 10, spec
 
 
 def _solution_of(task: Procedural, example: Example, k: int) -> str | None:
@@ -132,7 +132,7 @@ def _solution_of(task: Procedural, example: Example, k: int) -> str | None:
         first = 2 + 2 * k % len(body)
         cuts = [body[:first], *(body[j : j + 2 * piece] for j in range(first, len(body), 2 * piece))]
         totals = itertools.accumulate(sum(map(int, c[1::2])) for c in cuts)
-        changed = ",".join(f"{c}>{t % 10}" for c, t in zip(cuts, totals, strict=True))
+        changed = ",".join(f"{c}>{t % 3}" for c, t in zip(cuts, totals, strict=True))
     elif task.name == "maze":
         cells = solution.split(" ")
         at = k % (len(cells) - 1)
@@ -197,9 +197,9 @@ def test_working_pays_for_hard_questions_only() -> None:
         example = task.example("train", i)
         digits = example.prompt[5:-1:2]
         easy = len(digits) <= 4
-        assert task.score(example, str(sum(map(int, digits)) % 10)) == 1.0
+        assert task.score(example, str(sum(map(int, digits)) % 3)) == 1.0
         assert task.score(example, example.solution or "") == (0.75 if easy else 1.0)
-        assert drawn.score(example, str(sum(map(int, digits)) % 10)) == 1.0
+        assert drawn.score(example, str(sum(map(int, digits)) % 3)) == 1.0
         paid[easy].append(drawn.score(example, example.solution or ""))
         found = task.features(example, example.solution or "")
         assert found == {"worked": 1.0, "worked, easy" if easy else "worked, hard": 1.0}

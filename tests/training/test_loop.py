@@ -65,7 +65,9 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
         assert m.ess <= 1
     table = rows(tmp_path)
     assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
-    assert (table["off_policy"] == (table["update"] > 0)).all()
+    computed = table.drop_nulls("log_ratio")
+    assert (computed["off_policy"] == (computed["update"] > 0)).all()
+    assert (table["log_ratio"].is_null() == (table["advantage"] == 0)).all()
     # Clip rates are of answers with a gradient, in the three of the four updates that are off-policy.
     for m in metrics:
         pulled = table.filter(step=m.step).filter(pl.col("update") > 0, pl.col("advantage") != 0)
@@ -101,9 +103,10 @@ def reward_task(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.parametrize("objective", ["fspo", "grpo"])
 def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
-    task = reward_task(tmp_path, "    return completion.count('a') / 10\n", monkeypatch)
+    task = reward_task(tmp_path, "    return completion.count('b') / 10\n", monkeypatch)
     run(tmp_path / "run", task, f"objective={objective}", "steps=25", "update.lr=0.002", "eval.every=25")
     rewards = [m.reward or 0.0 for m in metrics_of(tmp_path / "run")]
+    assert rewards[0] < 0.6  # the warm start writes other letters too
     assert rewards[-1] > rewards[0] + 0.3
 
 

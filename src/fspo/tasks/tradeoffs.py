@@ -12,42 +12,44 @@ from fspo.tasks.task import Example
 
 
 class Choice(Drawn):
-    """The last digit of a sum, at once or with working; which pays depends on the number of digits.
+    """A sum modulo `base`, at once or with working; which pays depends on the number of digits.
 
     A letter before each digit names its place. An answer with working reads the digits in pieces of any size and
-    writes the last digit of the sum so far after each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working. Above, every right answer
-    earns 1, and answers at once are mostly wrong. The best policy shows working exactly for questions above `easy`.
+    writes the sum so far after each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working.
+    Above, every right answer earns 1, and answers at once are mostly guesses. The best policy shows working exactly
+    for questions above `easy`.
     """
 
     name: ClassVar[str] = "choice"
-    summary: ClassVar[str] = "last digit of a sum, at once or with working: sum:a3b7c2= -> 2 or a3b7>0,c2>2"
+    summary: ClassVar[str] = "a sum modulo 3, at once or with working: sum:a1b2c1= -> 1 or a1b2>0,c1>1"
 
     n_min: int = Field(2, ge=2, description="Fewest digits.")
     n_max: int = Field(26, ge=2, description="Most digits.")
+    base: int = Field(3, ge=2, le=10, description="Digits are below this, and so is the sum.")
     easy: int = Field(3, ge=1, description="Most digits of a question for which working does not pay.")
     price: float = Field(0.5, gt=0, le=1, description="What working costs of the reward of an easy question.")
     worked: float = Field(0.3, ge=0, le=1, description="Share of the solutions that show working.")
     piece: int = Field(2, ge=1, description="Most digits read at once in a solution.")
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
-        digits = rng.choices(range(10), k=n)
+        digits = rng.choices(range(self.base), k=n)
         named = [
             f"{letter}{digit}" for letter, digit in zip(itertools.cycle(string.ascii_lowercase), digits, strict=False)
         ]
         prompt = f"sum:{''.join(named)}="
         if rng.random() >= self.worked:
-            return prompt, str(sum(digits) % 10)
+            return prompt, str(sum(digits) % self.base)
         steps, total, done = [], 0, 0
         while done < n:
             k = rng.randint(1, min(self.piece, n - done))
-            total = (total + sum(digits[done : done + k])) % 10
+            total = (total + sum(digits[done : done + k])) % self.base
             steps.append(f"{''.join(named[done : done + k])}>{total}")
             done += k
         return prompt, ",".join(steps)
 
     def credit(self, example: Example, completion: str) -> float:
         named = example.prompt[4:-1]
-        if completion == str(sum(map(int, named[1::2])) % 10):
+        if completion == str(sum(map(int, named[1::2])) % self.base):
             return 1.0
         if not self._follows(named, completion):
             return 0.0
@@ -61,7 +63,7 @@ class Choice(Drawn):
             if not arrow or not piece or len(piece) % 2 or named[done : done + len(piece)] != piece:
                 return False
             done += len(piece)
-            total = (total + sum(map(int, piece[1::2]))) % 10
+            total = (total + sum(map(int, piece[1::2]))) % self.base
             if result != str(total):
                 return False
         return done == len(named)

@@ -93,7 +93,8 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
         if values:
             result[key] = float(np.mean(values))
     if done:
-        result["kl"] = done[-1].metrics.get("kl")  # of the last update: how far the step went
+        # Of the last update that computed anything: how far the step went.
+        result["kl"] = next((u.metrics["kl"] for u in reversed(done) if "kl" in u.metrics), None)
         if trained.old is not None:
             result["entropy"] = trained.old.entropy()
     if moved:
