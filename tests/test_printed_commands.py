@@ -49,7 +49,7 @@ ELSEWHERE = {
     r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",
     r"fspo watch .*": "serves until it is stopped; tests/report/test_watch.py",
-    r"fspo compare headline": "hours; tests/compare runs small suites",
+    r"fspo doctor \w+.*": "its exit code says what this machine lacks; tests/engines",
     r"fspo compare .* --ray .*": "a Ray cluster of that address; tests/compare/test_workers.py starts one",
     r"fspo export .* --push-to-hub .*": "needs an account on the hub; tests/cli/test_export.py",
 }
@@ -149,7 +149,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     for name in ("runs/mine", "runs/a", "runs/b", "runs/fspo", "runs/gspo", "run"):
         make_run(folder / name, rule="gspo" if name.endswith("gspo") else "fspo")
-    (folder / "my.yaml").write_text("task: {name: sort, n_max: 5}\nobjective: {name: fspo}\n")
+    (folder / "my.yaml").write_text("task: {name: sort, n_max: 5}\nupdate: {schedule: constant}\n")
     shutil.copy(Path(fspo.__file__).parent / "comparisons" / "suites" / "smoke.yaml", folder / "suite.yaml")
     rows = pl.read_parquet(next((folder / "run" / "records").glob("*.parquet")))
     (folder / "dumps").mkdir()

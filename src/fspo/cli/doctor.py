@@ -20,7 +20,10 @@ def doctor(
     ] = None,
     json_out: Annotated[bool, typer.Option("--json", help="print all facts as JSON")] = False,
 ) -> None:
-    """Versions, devices, extras, sandbox and verl's plug-in, and what each engine lacks on this machine."""
+    """Versions, devices, extras, sandbox and verl's plug-in, and what each engine lacks on this machine.
+
+    [dim]fspo doctor[/]
+    """
     from fspo.engines.checkup import ENGINES, examine
     from fspo.files import json_text
     from fspo.settings import hint
