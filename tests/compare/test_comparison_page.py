@@ -6,10 +6,10 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from fspo.comparisons import comparison_page, comparison_tables
-from fspo.comparisons.figures import figure_sections
-from fspo.comparisons.gain_views import gain_sections
 from fspo.comparisons.suite_results import SuiteResults
+from fspo.comparisons.views import comparison_page, comparison_tables
+from fspo.comparisons.views.figures import figure_sections
+from fspo.comparisons.views.gain_views import gain_sections
 from helpers.htmlpage import checked
 from helpers.made_rows import METHODS, rows, suite
 from helpers.synthetic import NASTY

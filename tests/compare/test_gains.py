@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fspo.comparisons import comparison_tables
-from fspo.comparisons.gain_views import gain_tables
 from fspo.comparisons.gains import best, feature, gains, gradient, rollouts_until
 from fspo.comparisons.seed_statistics import RunGroup
 from fspo.comparisons.suite_results import SuiteResults
+from fspo.comparisons.views import comparison_tables
+from fspo.comparisons.views.gain_views import gain_tables
 from helpers.made_rows import rows, suite
 
 

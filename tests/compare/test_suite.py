@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fspo.comparisons import comparison_tables
 from fspo.comparisons.plan import Cell, Plan, merge
 from fspo.comparisons.store import read
 from fspo.comparisons.suite import Suite, load, names
+from fspo.comparisons.views import comparison_tables
 from fspo.config import TrainConfig
 
 FSPO = {"objective": {"name": "fspo"}, "trials": [{"c_low": 0.03, "c_high": 0.03}, {"c_low": 0.1, "c_high": 0.2}]}

@@ -130,7 +130,7 @@ def _publish(plan: Plan, rows: list[dict[str, Any]], folder: Path, svg: Path | N
     if not any(row["phase"] == "test" for row in rows):
         return
 
-    from fspo.comparisons import comparison_page, comparison_tables
+    from fspo.comparisons.views import comparison_page, comparison_tables
     from fspo.files import replace_file
 
     text = comparison_tables.text(rows, plan.suite)

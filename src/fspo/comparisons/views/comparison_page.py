@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fspo.comparisons.comparison_tables import details, notes, overview
-from fspo.comparisons.figures import FigureSection, figure_sections
-from fspo.comparisons.gain_views import gain_sections
 from fspo.comparisons.plan import Row
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.suite_results import SuiteResults
+from fspo.comparisons.views.comparison_tables import details, notes, overview
+from fspo.comparisons.views.figures import FigureSection, figure_sections
+from fspo.comparisons.views.gain_views import gain_sections
 from fspo.files import replace_file
 from fspo.pages import document, images
 from fspo.pages.document import Section

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fspo import objectives
-from fspo.comparisons.gain_views import gain_tables
 from fspo.comparisons.outcome import ATTRIBUTES, CLIP_RATE
 from fspo.comparisons.plan import NO_TRIAL, Row
 from fspo.comparisons.pooled_clipping import flatness_ratio, law, mean_flatness, mean_lre
 from fspo.comparisons.seed_statistics import Estimate, RunGroup, improvement, iqm, mean_of, summary
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.suite_results import SuiteResults
+from fspo.comparisons.views.gain_views import gain_tables
 from fspo.pages.tables import Table
 from fspo.text import short, visible
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fspo.comparisons.figures import SIZE, FigureSection, ends, line_of, over_steps
 from fspo.comparisons.gains import REACHED, best, feature, feature_names, gains, gradient, rollouts_until
 from fspo.comparisons.seed_statistics import Estimate, RunGroup, mean_of
 from fspo.comparisons.suite_results import SuiteResults
+from fspo.comparisons.views.figures import SIZE, FigureSection, ends, line_of, over_steps
 from fspo.pages import charts
 from fspo.pages.charts import Series
 from fspo.pages.plots import Plot

@@ -1,0 +1,1 @@
+"""A comparison for readers: tables, figures and the page."""
