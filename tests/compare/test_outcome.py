@@ -34,11 +34,12 @@ def plan(**changes: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two tasks whose clipping acts."""
+    """A run of two tasks whose clipping acts, with all of its rows computed."""
     path = tmp_path_factory.mktemp("outcome") / "run"
     both = {"task": [{"name": "sort", "n_max": 5, "letters": 4}, {"name": "brackets", "n_max": 5}], "steps": 8}
     values = plan().tuning[0].config | both
-    train(TrainConfig(**values | {"rollout": values["rollout"] | {"prompts": 8}}), path)
+    values |= {"rollout": values["rollout"] | {"prompts": 8}, "update": values["update"] | {"all_rows": True}}
+    train(TrainConfig(**values), path)
     return path
 
 

@@ -137,6 +137,7 @@ class Feature:
 
 
 def feature_names(groups: Sequence[RunGroup]) -> list[str]:
+    """The features that any of the runs has."""
     return sorted({name for group in groups for row in group.rows for name in _features(row)})
 
 

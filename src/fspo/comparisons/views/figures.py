@@ -261,6 +261,7 @@ def _sensitivity(results: SuiteResults) -> FigureSection:
 
 
 def line_of(results: SuiteResults, label: str, x: Sequence[float] | range, values: Estimates, **options: Any) -> Series:
+    """A line in the colour of its method, with its interval."""
     return Series(
         label,
         list(x),

@@ -205,6 +205,7 @@ def points(value: Estimate | None) -> str:
 
 
 def number(value: Estimate | None) -> str:
+    """An estimate with its interval, as text."""
     return _written(value, 1.0, ".3g")
 
 
