@@ -160,6 +160,7 @@ def over_steps(
     zero: bool = False,
     **options: Any,
 ) -> Plot | None:
+    """The curves of methods over training; None where no run has them."""
     lines = [line_of(results, g.label, *curve(g, steps, key, hold=hold)) for g in groups]
     lines = [line for line in lines if line.x]
     if not lines:
