@@ -21,9 +21,8 @@ SIGMA = 0.02
 LENGTHS = (8, 64, 512, 4096, 32768)
 seeds = st.integers(0, 10**6)
 drifts = st.sampled_from(["zero", "kl", "k3", "bounded", -0.01])
-options = st.sampled_from(
-    [{}, {"kl": {"coef": 0.2, "kind": "k3"}}, {"mismatch": {"c": 0.2}}, {"exponent_cap": 0.3}, {"entropy_coef": 0.1}]
-)
+plain_options = [{}, {"mismatch": {"c": 0.2}}, {"exponent_cap": 0.3}, {"entropy_coef": 0.1}]
+options = st.sampled_from([*plain_options, {"kl": {"coef": 0.2, "kind": "k3"}}])
 
 
 def member(a: float, h: float, g: float, **parameters: Any) -> Objective:
@@ -60,7 +59,7 @@ def test_zero_half_zero_is_fspo(
 
 
 @given(
-    seed=seeds, low=st.floats(0.001, 0.9), high=st.floats(0.001, 2), option=options,
+    seed=seeds, low=st.floats(0.001, 0.9), high=st.floats(0.001, 2), option=st.sampled_from(plain_options),
     case=st.sampled_from([("gspo", 1, 1, 0), ("luspo", 1, 1, 1), ("rloo", 0, 0, 0)]),
 )  # fmt: skip
 def test_members_equal_the_published_objectives(
