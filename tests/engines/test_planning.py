@@ -89,11 +89,13 @@ def test_every_recipe_ends_with_what_it_needs() -> None:
             assert f"# engine {engine}, " in text or name.startswith("smollm2")
 
 
-def test_the_decoder_of_this_package_would_not_fit_where_vllm_does() -> None:
+def test_the_cache_of_the_decoder_is_bounded() -> None:
+    """All answers at once would take more than the GPU has; the decoder holds as many as `rollout.cache_gib` allows."""
     place = planner.Situation("local", DEVICES["4090"], "4090", prompt=160, mean=250)
-    assert planner.plan(read("recipe:gsm8k-24gb", []), place).fits
-    without = planner.plan(read("recipe:gsm8k-24gb", ["rollout.engine=local"]), place)
-    assert without.verdict().endswith("the largest part is cache of keys and values")
+    for engine, fits in (("vllm", True), ("local", True), ("local rollout.cache_gib=100", False)):
+        found = planner.plan(read("recipe:gsm8k-24gb", f"rollout.engine={engine}".split()), place)
+        assert found.fits == fits
+    assert found.verdict().endswith("the largest part is cache of keys and values")
 
 
 def test_more_of_anything_needs_more() -> None:

@@ -35,8 +35,9 @@ class Sizes:
     group: int
 
 
-def of_one_process(sizes: Sizes, answers: int, sampler_gib: float | None, *, gpu: bool) -> list[Part]:
-    """This package's trainer. `sampler_gib` is vLLM's cache, None where the package's own decoder samples."""
+def of_one_process(sizes: Sizes, answers: int, cache_gib: float, *, vllm: bool, gpu: bool) -> list[Part]:
+    """This package's trainer. `cache_gib` bounds keys and values: vLLM takes all of it, its own decoder what it
+    needs."""
     shape, width, trained = sizes.shape, sizes.width, sizes.trained
     everything = shape.parameters + (trained if trained < shape.parameters else 0)
     weights = everything * width
@@ -49,10 +50,10 @@ def of_one_process(sizes: Sizes, answers: int, sampler_gib: float | None, *, gpu
         Part("activations", _activations(sizes), 0),
         Part("logits", _logits(sizes), 0),
     ]
-    if sampler_gib is None:
+    if not vllm:
         rows = min(ROWS, answers)
         prompts = -(-rows // sizes.group)
-        cache = shape.cached(width) * (rows * sizes.answer + prompts * sizes.prompt)
+        cache = min(cache_gib * GIB, shape.cached(width) * (rows * sizes.answer + prompts * sizes.prompt))
         fused = shape.layers * shape.width * (shape.query + 2 * shape.key + 2 * shape.intermediate)
         if trained < shape.parameters:  # adapters are added to copies of all weights of a layer
             fused = shape.layers * shape.layer
@@ -61,10 +62,10 @@ def of_one_process(sizes: Sizes, answers: int, sampler_gib: float | None, *, gpu
             Part("decoder: fused weights, logits", 0, fused * width + 12 * rows * shape.vocabulary),
         ]
     else:
-        held = sampler_gib * GIB + shape.parameters * width
+        held = cache_gib * GIB + shape.parameters * width
         parts.append(Part("vLLM: weights, cache", held, held))
     if gpu:
-        processes = PROCESS * (1 if sampler_gib is None else 2)
+        processes = PROCESS * (2 if vllm else 1)
         parts.append(Part("CUDA contexts", processes, processes))
     return parts
 

@@ -114,12 +114,11 @@ Built = tuple[list[Part], int | float, bool]
 
 def _local(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
     if place.devices > 1:
-        raise ValueError(f"the local engine trains on one device, not on {place.devices}: leave --devices out")
-    own = config.rollout.engine == "local"
-    answers = config.rollout.prompts * config.rollout.group
-    cache_gib = None if own else config.rollout.cache_gib
-    parts = memory.of_one_process(sizes, answers, cache_gib, gpu=config.model.device.startswith("cuda"))
-    return parts, min(ROWS, answers) if cache_gib is None else cache_gib * GIB, False
+        raise ValueError(f"fspo plan counts one process of the local engine, not {place.devices}: leave --devices out")
+    rollout, gpu = config.rollout, config.model.device.startswith("cuda")
+    vllm, answers = rollout.engine == "vllm", rollout.prompts * rollout.group
+    parts = memory.of_one_process(sizes, answers, rollout.cache_gib, vllm=vllm, gpu=gpu)
+    return parts, rollout.cache_gib * GIB if vllm else min(ROWS, answers), False
 
 
 def _trl(config: TrainConfig, place: Situation, sizes: memory.Sizes) -> Built:
