@@ -77,8 +77,8 @@ def test_it_runs_in_a_fresh_environment(installer: str, wheel: Path, tmp_path: P
 
     assert run(str(python), "-c", "import fspo; print(fspo.__file__)").startswith(str(packages))
     command = str(place / "bin" / "fspo")
-    assert run(command, "--version").strip() == fspo.__version__
-    assert run(str(python), "-m", "fspo", "--version").strip() == fspo.__version__
+    assert run(command, "--version").strip() == f"fspo {fspo.__version__}"
+    assert run(str(python), "-m", "fspo", "--version").strip() == f"fspo {fspo.__version__}"
     assert "gsm8k-24gb" in run(command, "recipes")
     small = ["model.path=tiny:1x32", "warmup=null", "steps=1", "rollout.prompts=4", "rollout.group=4", "eval.prompts=4"]
     run(command, "train", *small, "--out", "run")

@@ -28,7 +28,7 @@ from fspo.training.team import Team
 from helpers.processes import fingerprint, fspo, start
 
 TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1",
-       "steps=8", "log.cosine=2"]  # fmt: skip
+       "steps=30", "log.cosine=2"]  # fmt: skip
 KILLS = int(os.environ.get("FSPO_KILLS", "3"))
 
 
