@@ -54,7 +54,17 @@ class RolloutConfig(Settings):
     max_new_tokens: int = Field(64, ge=1, description="longest answer")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
+    overlap: bool = Field(
+        False, description="sample while the policy is trained on older answers; makes staleness at least 1"
+    )
     dynamic: int = Field(0, ge=0, description="times that groups without variance are replaced by new prompts")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _overlapped(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("overlap") is True and values.get("staleness") in (None, 0):
+            return values | {"staleness": 1}
+        return values
 
 
 class UpdateConfig(Settings):
@@ -233,7 +243,7 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
 
 
 HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib",
-            "processes")  # fmt: skip
+            "rollout.overlap", "processes")  # fmt: skip
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 

@@ -15,6 +15,7 @@ import torch
 from fspo import objectives
 from fspo.config import read
 from fspo.model.loading import Policy
+from fspo.rollout.samplers import LocalSampler
 from fspo.runs import Evaluated, Metrics, NullObserver, Sample, Timing, read_lines
 from fspo.training.loop import train
 
@@ -141,6 +142,22 @@ def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
     assert (table.filter((pl.col("step") == 3) & (pl.col("update") == 0))["log_ratio"].abs() < 1e-5).all()
     assert (table.filter((pl.col("step") == 5) & (pl.col("update") == 0))["log_ratio"].abs() > 1e-5).any()
     assert set(table.filter(pl.col("step") == 5)["index"]) == set(range(16, 24))
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_overlap_changes_nothing_but_the_time(run: Run, tmp_path: Path, staleness: int) -> None:
+    plain = run(tmp_path / "plain", f"rollout.staleness={staleness}", "model.threads=1")
+    given = [f"rollout.staleness={staleness}"] if staleness > 1 else []
+    overlapped = run(tmp_path / "overlapped", "rollout.overlap=true", *given, "model.threads=1")
+    assert torch.equal(weights(plain), weights(overlapped))
+    assert rows(tmp_path / "plain").equals(rows(tmp_path / "overlapped"))
+    assert set(rows(tmp_path / "overlapped")["staleness"]) == set(range(4 * staleness, 4 * staleness + 4))
+
+
+def test_an_error_in_the_sampling_thread_ends_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalSampler, "generate", lambda *args, **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "rollout.overlap=true", "eval.prompts=1")
 
 
 def test_dynamic_sampling_replaces_groups_without_variance(run: Run, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fspo.fairness.bins import cut
 from fspo.objectives import Objective, Totals
 from fspo.objectives.batch import Batch
 from fspo.objectives.primitives import capped_ratio
+from fspo.runs import Cosine, GradientShare
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,18 @@ class Direction:
 
     cosine: MeasuredCosine
     ranges: list[tuple[float, float]]
+
+    def line(self, step: int, update: int) -> Cosine:
+        """As it is recorded."""
+        found = self.cosine
+        shares = [
+            GradientShare(low=low, high=high, true=true, clipped=clipped)
+            for (low, high), true, clipped in zip(self.ranges, found.true_shares, found.clipped_shares, strict=True)
+        ]
+        return Cosine(
+            step=step, update=update, measured=found.measured, bound=float(found.bound), bound_tight=float(found.tight),
+            shares=shares,
+        )  # fmt: skip
 
 
 def measure_direction(

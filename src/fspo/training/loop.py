@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fspo import objectives, tasks
@@ -30,9 +30,8 @@ from fspo.rollout import samplers
 from fspo.rollout.generate import check_request
 from fspo.rollout.prompts import encode
 from fspo.rollout.samplers import Sampler
+from fspo.rollout.shadow import Shadow
 from fspo.runs import (
-    Cosine,
-    GradientShare,
     Metrics,
     NullObserver,
     Observer,
@@ -46,7 +45,6 @@ from fspo.runs.loggers import Logger, loggers
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
-from fspo.training.direction import Direction
 from fspo.training.evaluate import evaluate
 from fspo.training.experience import Experience, collect
 from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
@@ -152,20 +150,27 @@ class _Training:
     observer: Observer
     state: checkpoint.State
     waiting: list[Experience]  # rollouts that are not trained on yet, with rollout.staleness
+    shadow: Shadow = field(default_factory=Shadow)
     asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
 
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
         config, state, clock = self.config, self.state, _Clock()
-        sampled, state.next_index = collect(
-            self.policy, self.sampler, self.task, self.scorer, config, step, state.next_index, self.team
-        )
-        clock.lap("rollout")
-        self._take_logprobs(sampled)
-        self.waiting.append(sampled)
-        trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
-        updates = self.learner.learn(trained, step) if trained is not None else []
-        clock.lap("update")
+        if config.rollout.overlap:
+            trained = self.waiting.pop(0) if len(self.waiting) == config.rollout.staleness else None
+            with self.shadow.sampling(self._sample, self.policy, step) as sampling:
+                updates = self._learn(trained, step)
+                clock.lap("update")
+            self.waiting.append(sampling.result())
+            clock.lap("rollout")  # what was left of it when the updates were done
+            sampled = self.waiting[-1]
+        else:
+            sampled = self._sample(self.policy, step)
+            clock.lap("rollout")
+            self.waiting.append(sampled)
+            trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
+            updates = self._learn(trained, step)
+            clock.lap("update")
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
         if self.team.leads:
             metrics = summarise(
@@ -202,20 +207,28 @@ class _Training:
         for sink in self.sinks:
             sink.log(step, {"eval/accuracy": found.accuracy, "eval/reward": found.reward})
 
-    def _take_logprobs(self, sampled: Experience) -> None:
-        """Log-probs that must be taken now: pi_old, if the policy will have moved on, and the reference's."""
+    def _sample(self, policy: Policy, step: int) -> Experience:
+        """A rollout, with the log-probs that must be taken now: pi_old, if the policy will have moved on, and the
+        reference's."""
+        sampled, self.state.next_index = collect(
+            policy, self.sampler, self.task, self.scorer, self.config, step, self.state.next_index, self.team
+        )
         temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
         if self.config.rollout.staleness:
-            sampled.old = OldLogProbs(shared_logprobs(self.team, self.policy, sampled.batch, temperature, budget))
+            sampled.old = OldLogProbs(shared_logprobs(self.team, policy, sampled.batch, temperature, budget))
         if self.reference is not None:
             sampled.reference = shared_logprobs(self.team, self.reference, sampled.batch, temperature, budget)
+        return sampled
+
+    def _learn(self, trained: Experience | None, step: int) -> list[Update]:
+        return self.learner.learn(trained, step) if trained is not None else []
 
     def _record(self, metrics: Metrics, sampled: Experience, trained: Experience | None, updates: list[Update]) -> None:
         self.writer.append(metrics)
         self.writer.rows(metrics.step, rows_of(updates, trained, metrics.step))
         for u in updates:
             if u.direction is not None:
-                self.writer.append(_cosine(metrics.step, u.update, u.direction))
+                self.writer.append(u.direction.line(metrics.step, u.update))
         for line in _samples(sampled, self.config.log.samples, metrics.step):
             self.writer.append(line)
 
@@ -248,18 +261,6 @@ def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> 
     policy = load(source, dtype=settings.dtype, device=team.device(settings.device), lora=lora, seed=config.seed)
     policy.spec = start
     return policy
-
-
-def _cosine(step: int, update: int, found: Direction) -> Cosine:
-    cosine = found.cosine
-    shares = [
-        GradientShare(low=low, high=high, true=true, clipped=clipped)
-        for (low, high), true, clipped in zip(found.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
-    ]
-    return Cosine(
-        step=step, update=update, measured=cosine.measured, bound=float(cosine.bound), bound_tight=float(cosine.tight),
-        shares=shares,
-    )  # fmt: skip
 
 
 def _samples(experience: Experience, count: int, step: int) -> Iterator[Sample]:

@@ -47,15 +47,19 @@ class ProcessEndedError(ValueError):
 
 def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
-    if (size := os.environ.get("WORLD_SIZE")) is not None and "RANK" in os.environ:
-        return int(size)
-    if config.processes > 1 and config.rollout.engine == "vllm":
-        raise ValueError(f"processes = {config.processes} is not possible with rollout.engine=vllm: set processes=1")
-    if config.processes > 1 and ":" in config.model.device:
-        raise ValueError(f"{config.processes} processes cannot share {config.model.device!r}: set model.device=cuda")
-    if config.processes:
-        return config.processes
-    if config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
+    torchrun = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
+    count = config.processes if torchrun is None else int(torchrun)
+    if count > 1 and config.rollout.overlap:
+        raise ValueError(f"{count} processes cannot sample while they train: set processes=1 or rollout.overlap=false")
+    if torchrun is not None:
+        return count
+    if count > 1 and config.rollout.engine == "vllm":
+        raise ValueError(f"processes = {count} is not possible with rollout.engine=vllm: set processes=1")
+    if count > 1 and ":" in config.model.device:
+        raise ValueError(f"{count} processes cannot share {config.model.device!r}: set model.device=cuda")
+    if count:
+        return count
+    if config.rollout.overlap or config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
         return 1
     if config.model.device == "cuda":
         import torch
