@@ -86,7 +86,7 @@ class Regime:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutResult:
     """What K updates did."""
 
     theta: Floats  # after them
@@ -97,7 +97,7 @@ class Rollout:
     clip_rate: float  # of all prompts
 
 
-def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Rollout:
+def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> RolloutResult:
     """Sample from theta and make all updates of a rollout, with exact expectations."""
     found = problem.outcomes(theta)
     advantage = _advantages(problem, found, regime.deviation)
@@ -118,7 +118,7 @@ def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Rollout:
         current = current + regime.step * moved
     rates, mean = np.mean(clipped[1:] or [0 * pull], 0), np.mean(pulls, 0)
     move = (problem.weights * mean) @ problem.features
-    return Rollout(current, move, mean, float(np.mean(variances)), rates, float(problem.weights @ rates))
+    return RolloutResult(current, move, mean, float(np.mean(variances)), rates, float(problem.weights @ rates))
 
 
 def log_ratio(problem: Problem, outcomes: Outcomes, theta: Floats, old: Floats) -> Floats:
