@@ -28,8 +28,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from fspo import runtime
-from fspo.config import TrainConfig
+from fspo import plugins, runtime
+from fspo.config import TrainConfig, names_in
 
 if TYPE_CHECKING:
     from fspo.training.team import Team
@@ -53,9 +53,12 @@ def chosen(config: TrainConfig) -> int:
         raise ValueError(f"processes = {config.processes} is not possible with rollout.engine=vllm: set processes=1")
     if config.processes > 1 and ":" in config.model.device:
         raise ValueError(f"{config.processes} processes cannot share {config.model.device!r}: set model.device=cuda")
+    here = plugins.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
+    if config.processes > 1 and here:
+        raise ValueError(f"processes = {config.processes} needs {here[0]!r} in a module of its own, or set processes=1")
     if config.processes:
         return config.processes
-    if config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
+    if here or config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
         return 1
     if config.model.device == "cuda":
         import torch
@@ -99,12 +102,8 @@ class _Other:
     def launched(cls) -> _Other:
         """A process that imports what training needs, then waits for its work."""
         said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
-        process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
+        command = [sys.executable, "-c", LAUNCH, json.dumps(sys.path)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT)
         return cls(process, said)
 
     def send(self, work: Any) -> None:
@@ -174,7 +173,7 @@ class _Started:
         try:
             for rank in range(1, size):
                 self.others.append(_waiting.pop() if _waiting else _Other.launched())
-                self.others[-1].send((self.config, self.folder, store.port, rank, size))
+                self.others[-1].send((plugins.registered(), self.config, self.folder, store.port, rank, size))
             threading.Thread(target=self._watch, daemon=True).start()
             while not store.check([f"ready {rank}" for rank in range(1, size)]):
                 if any(other.process.poll() is not None for other in self.others):
@@ -266,9 +265,10 @@ def _follow() -> int:
     runtime.quiet()
     source = sys.stdin.buffer
     try:
-        config, folder, port, rank, size = pickle.load(source)
+        registered, config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the leader ended before there was work
         return LOST_LEADER
+    plugins.register_all(registered)
     threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
