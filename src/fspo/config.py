@@ -180,7 +180,8 @@ class TrainConfig(Settings):
     @classmethod
     def _named(cls, value: Any) -> Any:
         value = {"name": value} if isinstance(value, str) else value
-        if not isinstance(value, dict) or "name" not in value:
+        named = isinstance(value, dict) and isinstance(value.get("name"), str)
+        if not named or not all(isinstance(key, str) for key in value):
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
         objectives.get(**value)
         return value

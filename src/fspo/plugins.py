@@ -99,6 +99,8 @@ class Registry(Generic[T]):
             advice = "mend the module"
             if _place(error) is None:  # nothing of the module was run
                 advice = f"write module:Class of a module on the path{hint(module, self.names())}"
+            if module.endswith(".py") or "/" in module:
+                advice = f"write the module's name, {Path(module).stem}:{attribute}, and run from its folder"
             raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_cause(error)}): {advice}") from error
         return self._checked(found, name)
 

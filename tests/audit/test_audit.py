@@ -277,7 +277,11 @@ def test_a_verl_rollout_dump(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_advantages_are_all_zero_says_so() -> None:
-    rows = {"length": list(range(5, 65)), "log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
+    rows = {
+        "length": list(range(5, 65)),
+        "log_ratio": pl.Series([None] * 60, dtype=pl.Float64),
+        "advantage": [0.0] * 60,
+    }
     assert "The column 'log_ratio' is empty, so clipping cannot be audited" in str(fspo.audit(pl.DataFrame(rows)))
 
 

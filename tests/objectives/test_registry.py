@@ -133,6 +133,8 @@ def test_a_class_that_cannot_be_an_objective_is_refused_in_one_sentence(module: 
     assert refused("json:loads") == "json:loads is no objective: it must be a class derived from Objective"
     assert f"cannot be loaded (module '{module}' has no attribute 'Fxed')" in refused(f"{module}:Fxed")
     assert "cannot be loaded (No module named 'nowhere')" in refused("nowhere:Fixed")
+    for path in (f"{module}.py", f"./{module}.py", f"/tmp/{module}"):
+        assert refused(f"{path}:Fixed").endswith(f"write the module's name, {module}:Fixed, and run from its folder")
 
 
 def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.optimize import brentq, root
 from scipy.special import log_expit, ndtr
 
+from fspo import ratios
 from fspo.laboratory.problem import Floats, Outcomes, Problem
 
 DIFFERENCE = 1e-3  # of theta, for derivatives
@@ -114,7 +115,7 @@ def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> RolloutR
         moved = (problem.weights * pull / size) @ problem.features
         pulls.append(pull / size)
         variances.append(square_norm / size**2 - moved @ moved)
-        clipped.append(problem.expected(found, lost * (advantage != 0)))
+        clipped.append(problem.expected(found, lost * ratios.has_gradient(advantage)))
         current = current + regime.step * moved
     rates, mean = np.mean(clipped[1:] or [0 * pull], 0), np.mean(pulls, 0)
     move = (problem.weights * mean) @ problem.features
