@@ -258,6 +258,12 @@ class Analysis:
                 "answer (the TRL and verl adapters of fspo write it), or per-token logprobs and old_logprobs."
             )
             return
+        if not self.off_policy and not self.all_cells["with_gradient"].any():
+            self.notes.append(
+                "Every log-ratio and every advantage is 0: no answer has a gradient, so the policy does not move and "
+                "clipping cannot act. Rewards that differ within groups of answers give advantages."
+            )
+            return
         if not self.off_policy:
             self.notes.append(
                 "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
