@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +17,11 @@ import yaml
 
 import fspo
 from fspo import runs
+from fspo.cli.main import app
 from fspo.config import TrainConfig
 from fspo.objectives import registry
 from fspo.training.loop import train
+from helpers.plugins import write_package
 
 MODULE = "my_objective"
 SMALL: dict[str, Any] = {
@@ -66,9 +71,12 @@ def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
 def test_audit_report_and_explorer_know_it_once_registered(run_folder: Path, example: str) -> None:
     from fspo.report import explore
 
+    assert re.search(r"Mine\W+width", page_of(run_folder))  # the process that trained has imported it
     sys.modules.pop(MODULE)
-    assert "The run&#39;s objective is not known here" in page_of(run_folder)
+    assert "is not known here, so its range is not drawn: --trust imports it" in page_of(run_folder)
     assert MODULE not in sys.modules  # a folder that names code: nothing is imported for a page
+    assert re.search(r"Mine\W+width", page_of(run_folder, "--trust"))
+    assert MODULE in sys.modules
     fspo.objectives.register(fspo.objectives.get_class(example))
     assert "mine" in fspo.objectives.names()
     found = {method.name: method for method in fspo.audit(str(run_folder)).methods}
@@ -83,10 +91,51 @@ def test_audit_report_and_explorer_know_it_once_registered(run_folder: Path, exa
     assert rule.own is not None
 
 
-def page_of(folder: Path) -> str:
-    from fspo.report import run_page
+def test_audit_and_explorer_take_its_module(run_folder: Path, example: str, tmp_path: Path) -> None:
+    from fspo.report import explore
 
-    return run_page.write(folder).read_text(encoding="utf-8")
+    assert example not in {method.name for method in fspo.audit(str(run_folder)).methods}
+    found = {method.name: method for method in fspo.audit(str(run_folder), rule=f"{example}:width=0.02").methods}
+    assert found[example].report is not None, found[example].note
+    assert f'"name":"{example}"' in explore.write(tmp_path / "explore.html", [example, "luspo"]).read_text()
+    with pytest.raises(ValueError, match="ppo has no range of S that depends on the length alone"):
+        explore.render(["ppo"])
+    with pytest.raises(ValueError, match="there is no objective 'mime'"):
+        explore.render(["mime"])
+
+
+def page_of(folder: Path, *options: str) -> str:
+    """The page as the command writes it."""
+    out = folder / "page.html"
+    app(["report", str(folder), "--out", str(out), *options], standalone_mode=False)
+    return out.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_package_brings_it_to_every_command_by_its_entry_point(example: str, tmp_path: Path) -> None:
+    """Trained, resumed, evaluated, reported, audited and explored by name; nothing has to be trusted."""
+    code = (tmp_path / "package" / f"{MODULE}.py").read_text(encoding="utf-8")
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    write_package(folder, "brought", code, "fspo.objectives", {"mine": "brought:Mine"})
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    for arguments in (
+        ["train", "small.yaml", "objective=mine", "objective.width=0.02", "processes=2", "--out", "run"],
+        ["train", "steps=3", "--out", "run", "--resume"],
+        ["eval", "run", "--prompts", "4"],
+        ["report", "run", "--out", "page.html"],
+        ["audit", "run", "--json", "audit.json"],
+        ["explore", "--out", "explore.html"],
+    ):
+        command = [sys.executable, "-m", "fspo", *arguments]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert [line.step for line in runs.load(tmp_path / "run").metrics] == [1, 2, 3]
+    assert re.search(r"mine\W+width", (tmp_path / "page.html").read_text(encoding="utf-8"))
+    methods = {method["name"]: method for method in json.loads((tmp_path / "audit.json").read_text())["methods"]}
+    assert methods["mine"]["parameters"]["width"] > 0
+    assert '"name":"mine"' in (tmp_path / "explore.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -70,6 +70,15 @@ def test_rooms_import_only_from_those_before_them(path: Path) -> None:
         assert room == own or {room, own} - RESULTS, f"{name_of(path)} imports {name}"
 
 
+def test_a_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_files_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) < LINES

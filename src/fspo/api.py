@@ -38,8 +38,8 @@ def train(
 
     `config` is a `TrainConfig` or a dictionary of its settings. With `resume` the run in the folder goes on from its
     last checkpoint; `config` None is then its own configuration, and one that would make it another run is refused
-    unless `force` is given. `observer` is told about every step and evaluation (see `fspo.Observer`). A signal such as
-    Ctrl-C lets the step finish and be saved, and raises `fspo.training.stopping.RunInterruptedError`.
+    unless `force` is given. `observer` is called after every step and evaluation (see `fspo.Observer`). A signal such
+    as Ctrl-C lets the step finish and be saved, and raises `fspo.training.stopping.RunInterruptedError`.
 
     >>> import fspo
     >>> tiny = {"model": {"path": "tiny:1x32"}, "warmup": None, "task": {"name": "sort", "n_max": 5}, "steps": 2}

@@ -190,7 +190,8 @@ class TrainConfig(Settings):
     @classmethod
     def _named(cls, value: Any) -> Any:
         value = {"name": value} if isinstance(value, str) else value
-        if not isinstance(value, dict) or "name" not in value:
+        named = isinstance(value, dict) and isinstance(value.get("name"), str)
+        if not named or not all(isinstance(key, str) for key in value):
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
         objectives.get(**value)
         return value
@@ -230,10 +231,7 @@ class TrainConfig(Settings):
 
 def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
     """The configuration of a YAML or TOML file, a recipe or the default, with `key.sub=value` overrides."""
-    if path is None:
-        values: Any = {}
-    else:
-        values = parse(path)
+    values: Any = {} if path is None else parse(path)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -264,14 +262,15 @@ def code_named_in(values: dict[str, Any]) -> list[str]:
     """
     held_out = values.get("eval")
     specs = [values.get("task"), held_out.get("task") if isinstance(held_out, dict) else None]
-    found = [name for spec in specs for name in _names(spec) if tasks.is_code(name)]
-    return found + [name for name in _names(values.get("objective")) if ":" in name and not objectives.known(name)]
+    found = [name for spec in specs for name in names_in(spec) if tasks.is_code(name)]
+    known = objectives.names()
+    return found + [name for name in names_in(values.get("objective")) if ":" in name and name not in known]
 
 
-def _names(spec: Any) -> list[str]:
+def names_in(spec: Any) -> list[str]:
     """The names of a task or an objective, as written."""
     if isinstance(spec, list | tuple):
-        return [name for part in spec for name in _names(part)]
+        return [name for part in spec for name in names_in(part)]
     name = spec.get("name") if isinstance(spec, dict) else spec
     return [name] if isinstance(name, str) else []
 

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
+import operator
+import sys
+import traceback
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fspo.settings import hint
 
 T = TypeVar("T")
 
+_registries: list[Registry[Any]] = []
+
 
 class Registry(Generic[T]):
-    """The classes of one kind, all derived from `base`; `group` is the entry-point group of other packages."""
+    """The classes of one kind, all derived from `base`; `group` is the entry-point group of other packages.
 
-    def __init__(self, kind: str, group: str, base: Any, built_in: Iterable[type[T]]) -> None:
-        self.kind, self.group, self.base = kind, group, base
+    `attributes` are the class attributes that every class must set, `name` among them.
+    """
+
+    def __init__(
+        self, kind: str, group: str, base: Any, built_in: Iterable[type[T]], attributes: tuple[str, ...]
+    ) -> None:
+        self.kind, self.group, self.base, self.attributes = kind, group, base, attributes
         self._classes: dict[str, type[T]] = {_name(cls): cls for cls in built_in}
         self._entry_points: dict[str, importlib.metadata.EntryPoint] | None = None
+        self._built_in = frozenset(self._classes)
+        _registries.append(self)
 
     def register(self, cls: type[T]) -> type[T]:
         """Make a class known under its name; another class of the same name is refused."""
@@ -29,9 +44,20 @@ class Registry(Generic[T]):
         self._classes[name] = cls
         return cls
 
+    def registered(self) -> dict[str, type[T]]:
+        """The classes by name that this process has registered: no other process knows these names."""
+        shared = self._built_in | self._others().keys()
+        return {name: cls for name, cls in self._classes.items() if name not in shared}
+
     def names(self) -> list[str]:
         """All names, built in first; entry points are not loaded."""
         return list(dict.fromkeys([*self._classes, *self._others()]))
+
+    def known(self, name: str) -> bool:
+        """Whether the name gives a class without importing a module that only the name points to."""
+        module, colon, attribute = name.partition(":")
+        imported = vars(sys.modules[module]) if colon and module in sys.modules else {}
+        return name in self.names() or attribute.partition(".")[0] in imported
 
     def get(self, name: str) -> type[T]:
         """The class of a name; an entry point or `module:Class` is imported."""
@@ -44,29 +70,49 @@ class Registry(Generic[T]):
             return self._imported(name)
         raise ValueError(f"there is no {self.kind} {name!r}{hint(name, self.names())}")
 
+    def summaries(self) -> dict[str, str]:
+        """The one-line summary of every class by name, or why it cannot be loaded."""
+        found = {}
+        for name in self.names():
+            try:
+                cls: Any = self.get(name)
+                found[name] = str(cls.summary)
+            except ValueError as error:  # a package that is broken must not hide the others
+                found[name] = str(error)
+        return found
+
     def _loaded(self, entry: importlib.metadata.EntryPoint) -> type[T]:
         try:
-            return self._checked(entry.load(), entry.name)
-        except (ImportError, AttributeError) as error:
+            found = entry.load()
+        except Exception as error:
             raise ValueError(
-                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({error}): mend or uninstall the "
-                "package that declares it"
-            ) from None
+                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({_cause(error)}): mend or "
+                "uninstall the package that declares it"
+            ) from error
+        return self._checked(found, entry.name)
 
     def _imported(self, name: str) -> type[T]:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"the {self.kind} {name!r} cannot be loaded ({error}): "
-                f"write module:Class of a module on the path{hint(module, self.names())}"
-            ) from None
+            found = operator.attrgetter(attribute)(importlib.import_module(module))
+        except Exception as error:
+            advice = "mend the module"
+            if _place(error) is None:  # nothing of the module was run
+                advice = f"write module:Class of a module on the path{hint(module, self.names())}"
+            if module.endswith(".py") or "/" in module:
+                advice = f"write the module's name, {Path(module).stem}:{attribute}, and run from its folder"
+            raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_cause(error)}): {advice}") from error
         return self._checked(found, name)
 
     def _checked(self, found: Any, name: str) -> type[T]:
         if not isinstance(found, type) or not issubclass(found, self.base):
             raise ValueError(f"{name} is no {self.kind}: it must be a class derived from {self.base.__name__}")
+        missing = [attribute for attribute in self.attributes if not hasattr(found, attribute)]
+        if missing:
+            raise ValueError(f"{name} is no complete {self.kind}: set its class attribute {missing[0]!r}")
+        if inspect.isabstract(found):
+            missing = sorted(getattr(found, "__abstractmethods__", ()))
+            raise ValueError(f"{name} is no complete {self.kind}: define its method {missing[0]!r}")
         return found
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
@@ -76,6 +122,45 @@ class Registry(Generic[T]):
         return self._entry_points
 
 
+def registered() -> dict[str, list[str]]:
+    """What this process has registered, as `module:Class` by group, for other processes of the same run."""
+    return {
+        registry.group: [f"{cls.__module__}:{cls.__qualname__}" for cls in registry.registered().values()]
+        for registry in _registries
+    }
+
+
+def register_all(classes: dict[str, list[str]]) -> None:
+    """Register what another process has; a class that cannot be imported here stays unknown."""
+    for registry in _registries:
+        for name in classes.get(registry.group, []):
+            with suppress(ValueError):
+                registry.register(registry.get(name))
+
+
+def only_here(names: Iterable[str]) -> list[str]:
+    """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
+    classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
+    local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
+    return [name for name in names if name in local]
+
+
 def _name(cls: type[Any]) -> str:
     name: str = cls.name
     return name
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong while a module was imported; for an error in its own code also the kind and the place."""
+    place = _place(error)
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return text if place is None else f"{type(error).__name__} in {place}: {text}"
+
+
+def _place(error: Exception) -> str | None:
+    """Where the code of an imported module failed; None if there is no such module, or no such name in it."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    importing = (__file__, "<frozen importlib", str(Path(importlib.__file__).parent))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else None

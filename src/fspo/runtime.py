@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
+import re
 import signal
 import sys
+from pathlib import Path
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What asks a run to stop: Ctrl-C, the end of a cluster job, a lost terminal."""
@@ -49,6 +52,22 @@ def processes(parameters: int | None, prompts: int, cores: int | None = None) ->
     if parameters is None or parameters >= SMALL:
         return 1
     return max(1, min(usable_cores() if cores is None else cores, MOST_PROCESSES, prompts // PROMPTS_EACH))
+
+
+def parameters(path: str) -> int | None:
+    """The size of a model, without loading it; None where that takes a download or a conversion."""
+    if preset := re.fullmatch(r"tiny:(\d+)x(\d+)", path):
+        return int(preset[1]) * 12 * int(preset[2]) ** 2  # about; see `fspo.model.tiny`, which takes seconds to import
+    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
+    if not files:
+        return None
+    from safetensors import safe_open
+
+    count = 0
+    for file in files:
+        with safe_open(file, "numpy") as tensors:
+            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return count
 
 
 def usable_cores() -> int:

@@ -276,6 +276,22 @@ def test_a_verl_rollout_dump(tmp_path: Path) -> None:
     assert [s.first for s in found.spans] == [1, 2]
 
 
+def test_a_run_whose_advantages_are_all_zero_says_so() -> None:
+    rows = {
+        "length": list(range(5, 65)),
+        "log_ratio": pl.Series([None] * 60, dtype=pl.Float64),
+        "advantage": [0.0] * 60,
+    }
+    assert "The column 'log_ratio' is empty, so clipping cannot be audited" in str(fspo.audit(pl.DataFrame(rows)))
+
+
+def test_a_run_that_does_not_move_says_why() -> None:
+    still = {"length": list(range(5, 65)), "log_ratio": [0.0] * 60}
+    assert "all updates are on-policy" in str(fspo.audit(still))
+    assert "all updates are on-policy" in str(fspo.audit(still | {"advantage": [1.0] * 60}))
+    assert "no answer has a gradient, so the policy does not move" in str(fspo.audit(still | {"advantage": [0.0] * 60}))
+
+
 def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
     rows = run_folder(tmp_path / "run")
     for path in (tmp_path / "run" / "records").iterdir():

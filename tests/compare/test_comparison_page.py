@@ -6,6 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 from fspo.comparisons.suite_results import SuiteResults
 from fspo.comparisons.views import comparison_page, comparison_tables
 from fspo.comparisons.views.figures import figure_sections
@@ -195,3 +197,12 @@ def test_figures_as_files(tmp_path: Path) -> None:
         assert "var(" not in text
         ET.fromstring(text)
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in (tmp_path / "png").iterdir())
+
+
+def test_code_that_a_results_file_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_in_results.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = suite(tuple(METHODS)[:2], ("sort",))
+    made = [row | {"objective": '{"name": "named_in_results:Class"}'} for row in rows(given)]
+    with pytest.raises(ValueError, match="the results name the objective 'named_in_results:Class', which this suite"):
+        comparison_page.write(made, given, tmp_path / "page.html")

@@ -46,6 +46,17 @@ class Banded(Scaled):
         return Band(0.0, self.width, self.width)
 
 
+class Talkative(Mine):
+    """The same with a number of its own, and one under a name that the run's metrics have."""
+
+    name: ClassVar[str] = "talkative"
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        found = super().surrogate(batch)
+        found.metrics.update(own_number=float(batch.lengths.mean()), reward=99.0)
+        return found
+
+
 class Needy(Mine):
     """Without a default for its parameter."""
 

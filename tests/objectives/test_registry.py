@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -131,6 +133,8 @@ def test_a_class_that_cannot_be_an_objective_is_refused_in_one_sentence(module: 
     assert refused("json:loads") == "json:loads is no objective: it must be a class derived from Objective"
     assert f"cannot be loaded (module '{module}' has no attribute 'Fxed')" in refused(f"{module}:Fxed")
     assert "cannot be loaded (No module named 'nowhere')" in refused("nowhere:Fixed")
+    for path in (f"{module}.py", f"./{module}.py", f"/tmp/{module}"):
+        assert refused(f"{path}:Fixed").endswith(f"write the module's name, {module}:Fixed, and run from its folder")
 
 
 def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Path) -> None:
@@ -149,3 +153,58 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
     assert not loaded  # listing names imports no other package
     assert width == 0.25
     assert problem == "plain is no objective: it must be a class derived from Objective"
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError in .*flawed\.py, line 1: .*\): mend the module"),
+        ("x = 1\nwidth = undefined\n", r"\(NameError in .*flawed\.py, line 2: name 'undefined' is not defined\): mend"),
+        ("import no_such_package\n", r"\(ModuleNotFoundError in .*flawed\.py, line 1: No module named 'no_such_pack"),
+        ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
+        (
+            "from fspo.objectives import Objective\nclass Own(Objective):\n    name = 'own'\n    summary = 'own'\n"
+            "    aggregation = 'token_mean'\n",
+            "flawed:Own is no complete objective: define its method 'surrogate'",
+        ),
+    ],
+)
+def test_a_module_with_a_mistake_is_refused_in_one_sentence_with_the_place(
+    code: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flawed.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "flawed", raising=False)
+    assert re.search(sentence, refused("flawed:Own"))
+
+
+def test_a_class_inside_another_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = MODULE.replace("\n\nclass Plain:", "\n\nclass Outer:\n    Inner = Fixed\n\n\nclass Plain:")
+    (tmp_path / "own_nested.py").write_text(nested)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not fspo.objectives.known("own_nested:Outer.Inner")  # asking imports nothing
+    assert fspo.objectives.get("own_nested:Outer.Inner", width=0.3).name == "fixed"
+    assert fspo.objectives.known("own_nested:Outer.Inner")
+
+
+def test_a_broken_package_does_not_hide_the_others(tmp_path: Path) -> None:
+    code = "raise RuntimeError('no licence')\n"
+    write_package(tmp_path, "broken_package", code, "fspo.objectives", {"broken": "broken_package:Broken"})
+    program = """
+import json, numpy as np, fspo
+from fspo.report import explore
+L = np.random.default_rng(0).integers(10, 999, 400)
+S = 0.02 * np.sqrt(L) * np.random.default_rng(1).normal(size=400)
+methods = {m.name: m for m in fspo.audit({"length": L, "log_ratio": S}).methods}
+print(json.dumps([fspo.objectives.summaries()["broken"], methods["broken"].note, methods["gspo"].note,
+    "broken" in explore.render()]))
+"""
+    summary, note, other, drawn = printed(program, tmp_path)
+    assert re.fullmatch(
+        r"the objective 'broken' cannot be loaded from broken_package:Broken \(RuntimeError in .*broken_package\.py, "
+        r"line 1: no licence\): mend or uninstall the package that declares it",
+        summary,
+    )
+    assert note == summary
+    assert other == ""
+    assert not drawn

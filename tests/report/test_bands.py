@@ -15,8 +15,8 @@ from fspo import objectives, ratios, runs
 from fspo.objectives import RLOO, Band, Objective, Responses, Totals
 from fspo.objectives.registry import OBJECTIVES
 from fspo.report.panels.bands import (
+    DrawnBand,
     LevelBand,
-    Rule,
     clip_rate,
     comparison_rate,
     last_responses,
@@ -38,7 +38,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
 
 
-def rule_of(run: ReportRun) -> Rule:
+def rule_of(run: ReportRun) -> DrawnBand:
     rule = own_rule(run)
     assert rule is not None
     return rule
@@ -129,7 +129,7 @@ def test_without_advantages_a_range_clips_either_way(tmp_path: Path) -> None:
     unknown = Responses(rows.log_ratio, rows.lengths, np.zeros(len(rows.lengths)), mu=rows.mu)
     at_rate = objectives.get("rloo").at_clip_rate(unknown, 0.1)
     assert at_rate.objective is not None
-    low, high = Rule("rloo", at_rate.objective, rows.totals).bounds(rows.lengths)
+    low, high = DrawnBand("rloo", at_rate.objective, rows.totals).bounds(rows.lengths)
     outside = (rows.log_ratio < low) | (rows.log_ratio > high)
     assert outside.mean() == pytest.approx(0.1, abs=2 / len(outside))
 

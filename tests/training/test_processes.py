@@ -11,20 +11,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from fspo import runtime
+from fspo import objectives, runs, runtime
 from fspo.config import read
 from fspo.model.loading import load
+from fspo.objectives.registry import OBJECTIVES
 from fspo.rollout.generate import generate
 from fspo.training import processes
 from fspo.training.loop import train
 from fspo.training.team import Team
+from helpers.custom_objective import Mine
 from helpers.processes import fingerprint, fspo, start
 
 TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1",
@@ -94,6 +96,34 @@ def test_what_several_processes_cannot_do_is_refused() -> None:
         processes.chosen(read(None, ["processes=2", "rollout.engine=vllm"]))
     with pytest.raises(ValueError, match=r"set model\.device=cuda"):
         processes.chosen(read(None, ["processes=2", "model.device=cuda:1"]))
+
+
+def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
+    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
+
+    class Cell(Mine):
+        """As in a notebook."""
+
+        name: ClassVar[str] = "cell"
+
+    objectives.register(Cell)
+    several = [*(option for option in small if not option.startswith("processes")), "objective=cell"]
+    assert processes.chosen(read(None, several)) == 1
+    with pytest.raises(ValueError, match="processes = 2 is not possible while 'cell' is not in a module of its own: set processes=1"):
+        processes.chosen(read(None, [*several, "processes=2"]))
+    objectives.register(Mine)  # of a module, which another process imports
+    assert processes.chosen(read(None, [*several, "objective=mine"])) == 2
+
+
+@pytest.mark.slow
+def test_other_processes_know_what_this_one_has_registered(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
+    objectives.register(Mine)
+    train(read(None, [*small, "objective=mine", "steps=1", "processes=2"]), tmp_path / "run")
+    assert [line.step for line in runs.load(tmp_path / "run").metrics] == [1]
 
 
 @pytest.mark.slow

@@ -54,6 +54,14 @@ def test_mu_sigma_and_ess_are_those_of_the_responses(small: list[str]) -> None:
     assert metrics.ess == pytest.approx(least, rel=1e-12)
 
 
+def test_the_objectives_own_numbers_are_metrics_and_replace_no_others(small: list[str]) -> None:
+    sampled, updates, metrics = learned(small, PARTS, "'helpers.custom_objective:Talkative'")
+    mean = float(np.mean([u.metrics["own_number"] for u in updates]))
+    assert metrics.model_dump()["own_number"] == pytest.approx(mean, rel=1e-12)
+    assert mean > 0
+    assert metrics.reward == pytest.approx(float(np.mean(sampled.rewards)))
+
+
 @pytest.mark.parametrize(("clip_rate", "warned"), [(0.95, True), (0.85, False), (None, False)])
 def test_a_band_that_clips_nearly_everything_is_worth_a_warning(
     small: list[str], clip_rate: float | None, warned: bool

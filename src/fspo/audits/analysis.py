@@ -173,8 +173,9 @@ class Analysis:
     def _methods(self, responses: Responses, rate: float) -> list[Comparison]:
         name = self.gathered.roles.by
         if name is None:
-            return compare(responses, rate, self.sampled.by_length)
-        return compare(responses, rate, lambda accepted: self.sampled.by_attribute(accepted, name, self.bins))
+            return compare(responses, rate, self.sampled.by_length, self.rule)
+        by = self.sampled.by_attribute
+        return compare(responses, rate, lambda accepted: by(accepted, name, self.bins), self.rule)
 
     # --- the model of S, and the band -------------------------------------------------------------------------------
 
@@ -243,10 +244,24 @@ class Analysis:
             self.notes.append(f"{found.empty:,} empty answers were left out.")
         if found.unscored:
             self.notes.append(f"{found.unscored:,} answers have no reward and are in no mean reward.")
+        if not found.has("log_ratio") and "log_ratio" in found.roles:
+            name = found.roles.columns["log_ratio"]
+            self.notes.append(
+                f"The column {name!r} is empty, so clipping cannot be audited. A run of fspo "
+                "leaves it empty where the advantage is 0: rewards that differ within groups of answers give "
+                "advantages, and update.all_rows=true computes the others too."
+            )
+            return
         if not found.has("log_ratio"):
             self.notes.append(
                 "There are no log-ratios, so clipping cannot be audited: log the sum of log pi - log pi_old of each "
                 "answer (the TRL and verl adapters of fspo write it), or per-token logprobs and old_logprobs."
+            )
+            return
+        if not self.off_policy and not self.all_cells["with_gradient"].any():
+            self.notes.append(
+                "Every log-ratio and every advantage is 0: no answer has a gradient, so the policy does not move and "
+                "clipping cannot act. Rewards that differ within groups of answers give advantages."
             )
             return
         if not self.off_policy:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 import polars as pl
 
-from fspo.audits.roles import Roles, is_chat
+from fspo.audits.column_roles import Roles, is_chat
 from fspo.audits.sample import Array, Columns
 from fspo.audits.sources import Source
 

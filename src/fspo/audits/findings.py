@@ -23,7 +23,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Shape:
+class GaussianFit:
     """How close z is to a Gaussian."""
 
     skewness: float
@@ -82,7 +82,7 @@ class Audit:
     clip_rate: float | None  # at which the methods are compared
     methods: list[Comparison]
     law: ScalingLaw | None
-    shape: Shape | None
+    shape: GaussianFit | None
     ess: float | None
     lengths: list[LengthRow]
     spans: list[Span]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fspo import ratios
 from fspo.audits.batches import BatchReader
-from fspo.audits.roles import OPTIONAL, assign
+from fspo.audits.column_roles import OPTIONAL, assign
 from fspo.audits.sample import Array, Columns, RowSample
 from fspo.audits.sources import Source, UnreadableFileError, open_sources
 

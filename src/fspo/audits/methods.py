@@ -12,21 +12,42 @@ from fspo.fairness import FairnessReport
 from fspo.objectives import Objective, Responses
 
 
-def compare(responses: Responses, clip_rate: float, report: Callable[[Array], FairnessReport]) -> list[Comparison]:
+def compare(
+    responses: Responses, clip_rate: float, report: Callable[[Array], FairnessReport], own: Objective | None = None
+) -> list[Comparison]:
     """Every known objective with the range that clips this share of the responses that have a gradient.
 
-    `report` turns what an objective accepts of each response into the report of its clipping.
+    `own` is the run's own rule, which is compared too where it has no name among the known ones. `report` turns what an
+    objective accepts of each response into the report of its clipping.
     """
-    return [_at_rate(name, responses, clip_rate, report) for name in objectives.names()]
+    found = [_by_name(name, responses, clip_rate, report) for name in objectives.names()]
+    if own is not None and not _is_known(own):
+        name = f"{type(own).__module__}:{type(own).__qualname__}"
+        found.append(_at_rate(name, own, responses, clip_rate, report))
+    return found
 
 
-def _at_rate(
+def _is_known(objective: Objective) -> bool:
+    return objective.name in objectives.names() and type(objective) is objectives.get_class(objective.name)
+
+
+def _by_name(
     name: str, responses: Responses, clip_rate: float, report: Callable[[Array], FairnessReport]
 ) -> Comparison:
     try:
         objective = objectives.get(name)
-    except ValueError as error:  # an objective from outside whose parameters have no defaults
+    except ValueError as error:  # of another package: broken, or with a parameter that has no default
         return Comparison(name, note=str(error))
+    return _at_rate(name, objective, responses, clip_rate, report)
+
+
+def _at_rate(
+    name: str,
+    objective: Objective,
+    responses: Responses,
+    clip_rate: float,
+    report: Callable[[Array], FairnessReport],
+) -> Comparison:
     found = objective.at_clip_rate(responses, clip_rate)
     if found.objective is None or found.accepted is None:
         return Comparison(name, note=found.note)

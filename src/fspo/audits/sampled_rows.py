@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from fspo import ratios
-from fspo.audits.findings import Shape, Span
-from fspo.audits.roles import Roles
+from fspo.audits.column_roles import Roles
+from fspo.audits.findings import GaussianFit, Span
 from fspo.audits.sample import Array, Columns
 from fspo.fairness import FEW, Bins, FairnessReport, ScalingLaw, measure, report_of_bins
 from fspo.objectives import Responses
@@ -132,7 +132,7 @@ class SampledRows:
         return Span(float(steps[inside].min()), float(steps[inside].max()), n, float(L.mean()), **found)
 
 
-def shape(responses: Responses, law: ScalingLaw, confidence: float) -> Shape:
+def shape(responses: Responses, law: ScalingLaw, confidence: float) -> GaussianFit:
     """How far the distribution of u = (S - mu L) / (sigma L^H) is from a standard Gaussian."""
     u = np.sort((responses.log_ratio - law.mu * responses.lengths) / (law.scale * responses.lengths**law.exponent))
     n = len(u)
@@ -150,4 +150,4 @@ def shape(responses: Responses, law: ScalingLaw, confidence: float) -> Shape:
     centred = centred / np.abs(centred).max()  # powers of wild rows could overflow
     spread = float((centred**2).mean())
     skewness = float((centred**3).mean()) / spread**1.5
-    return Shape(skewness, float((centred**4).mean()) / spread**2 - 3, distance, margin, verdict)
+    return GaussianFit(skewness, float((centred**4).mean()) / spread**2 - 3, distance, margin, verdict)

@@ -24,7 +24,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="show this objective
     from fspo import objectives
 
     if name is None:
-        _list("objective", "what it does", {key: objectives.get_class(key).summary for key in objectives.names()})
+        _list("objective", "what it does", objectives.summaries())
     else:
         chosen = objectives.get_class(name)
         _describe(name, chosen.summary, chosen)

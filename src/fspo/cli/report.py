@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fspo.cli.evaluate import Trust
+
 console = Console()
 
 
@@ -18,6 +20,7 @@ def report(
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="also write every plot as an SVG file into this folder")] = None,
     png: Annotated[Path | None, typer.Option(help="also write every plot as a PNG file into this folder")] = None,
+    trust: Trust = False,
 ) -> None:
     """Write the report of a run, or one page that compares several: a single file that opens offline.
 
@@ -34,7 +37,7 @@ def report(
     from fspo.report import run_page
     from fspo.report.report_run import load_all
 
-    loaded = load_all(runs)
+    loaded = load_all(runs, trust=trust)
     console.print(f"report: {run_page.save(loaded, out)}", soft_wrap=True)
     for folder, write in ((svg, images.write_svg), (png, images.write_png)):
         if folder is not None:
@@ -45,6 +48,7 @@ def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run that is training or about to start")],
     port: Annotated[int, typer.Option(help="port on this machine; 0 for any free one")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+    trust: Trust = False,
 ) -> None:
     """Show a run's report while it trains: the page updates itself. Only this machine can open it.
 
@@ -53,7 +57,7 @@ def watch(
     """
     from fspo.report.watch import open_server
 
-    with open_server(run, port) as server:
+    with open_server(run, port, trust=trust) as server:
         console.print(f"watching {run} at {server.url} (Ctrl-C ends)", soft_wrap=True)
         if browser:
             typer.launch(server.url)
@@ -64,17 +68,20 @@ def watch(
 
 
 def explore(
+    objectives: Annotated[
+        list[str] | None, typer.Argument(help="objectives to show besides, such as luspo or module:Class")
+    ] = None,
     out: Annotated[Path, typer.Option(help="file to write")] = Path("explore.html"),
     browser: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
 ) -> None:
     """Write the band explorer: a page with sliders that shows what each method clips, by length.
 
     [dim]fspo explore --open[/]
-    [dim]fspo explore --out lecture.html[/]
+    [dim]fspo explore luspo --out lecture.html[/]
     """
     from fspo.report.explore import write
 
-    path = write(out)
+    path = write(out, objectives or [])
     console.print(f"explorer: {path}", soft_wrap=True)
     if browser:
         typer.launch(path.resolve().as_uri())

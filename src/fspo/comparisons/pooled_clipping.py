@@ -177,4 +177,11 @@ def _objective(row: Row) -> objectives.Objective:
     beside a `clip_rate` would be refused as two bands.
     """
     values = json.loads(row["objective"])
-    return objectives.get_class(values.pop("name")).model_construct(**values)
+    return objective_class(values.pop("name")).model_construct(**values)
+
+
+def objective_class(name: str) -> type[objectives.Objective]:
+    """The class of an objective that a results file names. The file is data: `module:Class` is not imported for it."""
+    if not objectives.known(name):
+        raise ValueError(f"the results name the objective {name!r}, which this suite does not have: remove these rows")
+    return objectives.get_class(name)

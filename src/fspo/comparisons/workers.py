@@ -65,7 +65,7 @@ class Executor(Protocol):
 
 
 class JobObserver(Protocol):
-    """Is told of every job, such as the progress bar."""
+    """Callbacks of the jobs of a suite, such as for the progress bar."""
 
     def started(self, job: Job) -> None: ...
     def finished(self, job: Job, row: Row | None, seconds: float) -> None: ...

@@ -14,7 +14,7 @@ from fspo.laboratory.problem import Kind, Outcomes, Problem, conflict, near
 from fspo.laboratory.rollout import (
     Losses,
     Regime,
-    Rollout,
+    RolloutResult,
     Rule,
     Sums,
     at_clip_rate,
@@ -31,7 +31,7 @@ __all__ = [
     "Outcomes",
     "Problem",
     "Regime",
-    "Rollout",
+    "RolloutResult",
     "Rule",
     "Sums",
     "at_clip_rate",

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.optimize import brentq, root
 from scipy.special import log_expit, ndtr
 
+from fspo import ratios
 from fspo.laboratory.problem import Floats, Outcomes, Problem
 
 DIFFERENCE = 1e-3  # of theta, for derivatives
@@ -86,7 +87,7 @@ class Regime:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutResult:
     """What K updates did."""
 
     theta: Floats  # after them
@@ -97,7 +98,7 @@ class Rollout:
     clip_rate: float  # of all prompts
 
 
-def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Rollout:
+def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> RolloutResult:
     """Sample from theta and make all updates of a rollout, with exact expectations."""
     found = problem.outcomes(theta)
     advantage = _advantages(problem, found, regime.deviation)
@@ -114,11 +115,11 @@ def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Rollout:
         moved = (problem.weights * pull / size) @ problem.features
         pulls.append(pull / size)
         variances.append(square_norm / size**2 - moved @ moved)
-        clipped.append(problem.expected(found, lost * (advantage != 0)))
+        clipped.append(problem.expected(found, lost * ratios.has_gradient(advantage)))
         current = current + regime.step * moved
     rates, mean = np.mean(clipped[1:] or [0 * pull], 0), np.mean(pulls, 0)
     move = (problem.weights * mean) @ problem.features
-    return Rollout(current, move, mean, float(np.mean(variances)), rates, float(problem.weights @ rates))
+    return RolloutResult(current, move, mean, float(np.mean(variances)), rates, float(problem.weights @ rates))
 
 
 def log_ratio(problem: Problem, outcomes: Outcomes, theta: Floats, old: Floats) -> Floats:

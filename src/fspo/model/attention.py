@@ -5,7 +5,7 @@ attention alone, sequences are gathered into padded blocks of similar length. Al
 prompt keys, and their gradients are summed into that one copy.
 
 A block of long sequences holds prompt and completion as queries and as keys: it needs no mask, the kernel skips keys
-after the query, and memory is linear in the length. The prompts' queries in it are computed for nothing, which is why
+after the query, and memory is linear in the length. The prompts' queries in it are computed and not used, which is why
 completions that are short, or shorter than their prompt, are queries alone, with a mask.
 """
 

@@ -16,7 +16,7 @@ from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted, gaussian_rate
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
-from fspo.objectives.registry import LENGTH_LAWS, for_trainer, get, get_class, known, names, register
+from fspo.objectives.registry import LENGTH_LAWS, for_trainer, get, get_class, known, names, register, summaries
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
@@ -76,4 +76,5 @@ __all__ = [
     "known",
     "names",
     "register",
+    "summaries",
 ]  # fmt: skip

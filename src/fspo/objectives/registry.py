@@ -35,6 +35,7 @@ OBJECTIVES: Registry[Objective] = Registry(
         PPO, GRPO, DAPO, DrGRPO, BNPO, CISPO, SAPO,
         GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
     ],
+    attributes=("name", "summary", "aggregation"),
 )  # fmt: skip
 
 LENGTH_LAWS = ("fspo", "gspo", "rloo")
@@ -75,5 +76,10 @@ def for_trainer(name: str, **parameters: Any) -> Objective:
 
 
 def known(name: str) -> bool:
-    """Whether the name stands for an objective without importing a module that it names."""
-    return name in OBJECTIVES.names()
+    """Whether the name gives an objective without importing a module that only the name points to."""
+    return OBJECTIVES.known(name)
+
+
+def summaries() -> dict[str, str]:
+    """One line per objective, for listings."""
+    return OBJECTIVES.summaries()

@@ -6,6 +6,7 @@ the page interpolates between them. A slider multiplies the width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,14 @@ ANY_TOTALS = Totals.of_moments(-2e-4, 0.02)  # the bands that are shown do not d
 OTHER_COLOURS = [k for k in range(1, COLOURS + 1) if k not in LAW_COLOURS]
 
 
-def write(path: str | Path) -> Path:
-    """Write the explorer, a self-contained page, and return its path."""
-    return replace_file(path, render())
+def write(path: str | Path, more: Sequence[str] = ()) -> Path:
+    """Write the explorer, a self-contained page that also shows the objectives `more`, and return its path."""
+    return replace_file(path, render(more))
 
 
-def render() -> str:
+def render(more: Sequence[str] = ()) -> str:
     """The page as text."""
-    rules = _rules()
+    rules = _rules(more)
     data = plain({"lengths": LENGTHS.tolist(), "factors": FACTORS.tolist(), "rules": rules})
     return document.document(
         title="What a clip range does to long and short answers – fspo",
@@ -47,9 +48,14 @@ def render() -> str:
     )
 
 
-def _rules() -> list[dict[str, Any]]:
-    """The length laws, FSPO around the drift first, and objectives that other packages bring."""
-    laws, others = objectives.LENGTH_LAWS, [name for name in objectives.names() if _is_foreign(name)]
+def _rules(more: Sequence[str]) -> list[dict[str, Any]]:
+    """The length laws, FSPO around the drift first, objectives that other packages bring, and those asked for."""
+    laws = objectives.LENGTH_LAWS
+    for name in more:
+        if _rule(name, 0) is None:
+            raise ValueError(f"{name} has no range of S that depends on the length alone: it cannot be shown")
+    named = [*(name for name in objectives.names() if _is_foreign(name)), *more]
+    others = [name for name in dict.fromkeys(named) if name not in laws]
     colours = [*LAW_COLOURS, *(OTHER_COLOURS[k % len(OTHER_COLOURS)] for k in range(len(others)))]
     rules = [rule for name, colour in zip([*laws, *others], colours, strict=True) if (rule := _rule(name, colour))]
     centred = rules[0] | {"name": f"{laws[0]} around the drift", "centred": True}
@@ -57,15 +63,16 @@ def _rules() -> list[dict[str, Any]]:
 
 
 def _is_foreign(name: str) -> bool:
-    return objectives.get_class(name).__module__.partition(".")[0] != "fspo"
+    """Whether another package brings the objective, and it can be made without parameters."""
+    try:
+        return type(objectives.get(name)).__module__.partition(".")[0] != "fspo"
+    except ValueError:  # of another package: broken, or with a parameter that has no default
+        return False
 
 
 def _rule(name: str, colour: int) -> dict[str, Any] | None:
     """The band of an objective at its defaults; None where it has none that depends on the length alone."""
-    try:
-        objective = objectives.get(name)
-    except ValueError:  # a parameter without a default
-        return None
+    objective = objectives.get(name)
     if objective.clips_tokens or objective.needs_tokens or objective.estimates:
         return None
     band = objective.band(LENGTHS, ANY_TOTALS)

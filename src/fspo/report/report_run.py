@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from fspo import runs
+from fspo import objectives, runs
 from fspo.report.row_summary import RowSummary, summarise
 from fspo.runs import Metrics, Run
 
@@ -28,17 +28,22 @@ class ReportRun(Run):
         return [line for line in self.metrics if first <= line.step <= last]
 
 
-def load(folder: str | Path) -> ReportRun:
-    """Read a run folder."""
-    return _with_rows(runs.load(folder))
+def load(folder: str | Path, *, trust: bool = False) -> ReportRun:
+    """Read a run folder; `trust` allows its configuration to import the objective that it names as `module:Class`."""
+    return _with_rows(runs.load(folder), trust)
 
 
-def load_all(folders: Sequence[str | Path]) -> list[ReportRun]:
+def load_all(folders: Sequence[str | Path], *, trust: bool = False) -> list[ReportRun]:
     """Read several run folders; each run gets a name of its own."""
-    return [_with_rows(run) for run in runs.load_all(folders)]
+    return [_with_rows(run, trust) for run in runs.load_all(folders)]
 
 
-def _with_rows(run: Run) -> ReportRun:
+def _with_rows(run: Run, trust: bool) -> ReportRun:
     rows, notes = summarise(run.folder)
+    if trust and ":" in (name := str(run.objective.get("name", ""))):
+        try:
+            objectives.get_class(name)
+        except ValueError as error:
+            notes = [*notes, f"{error}."]
     known = {field.name: getattr(run, field.name) for field in fields(Run)}
     return replace(ReportRun(**known), rows=rows, notes=[*run.notes, *notes])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from fspo.fairness import quantile_edges
 from fspo.runs import rows
 
 __all__ = ["LENGTH_BINS", "RowSummary", "summarise"]
@@ -69,22 +70,22 @@ def _summary(paths: Sequence[Path]) -> RowSummary | None:
             last=pl.col("step").max(),
             steps=pl.col("step").n_unique(),
             off_policy=pl.col("off_policy").any(),
-            shortest=pl.col("length").min(),
-            longest=pl.col("length").max(),
-            **{f"q{k}": pl.col("length").quantile(k / LENGTH_BINS, "lower") for k in range(1, LENGTH_BINS)},
         )
         .collect()
         .row(0, named=True)
     )
     if not c["rows"]:
         return None
-    inner = sorted({c[f"q{k}"] for k in range(1, LENGTH_BINS)} - {c["longest"]})
+    lengths, count = table.group_by("length").len().sort("length").collect().get_columns()
+    shortest, longest = lengths[0], lengths[-1]
+    edges = quantile_edges(lengths.to_numpy(), LENGTH_BINS, count.to_numpy())
+    inner = [edge for edge in edges.tolist() if edge < longest]
     last = _last(paths, c["off_policy"], min(LAST_STEPS, max(5, len(paths) // 5)))
     return RowSummary(
         steps=c["steps"],
         rows=c["rows"],
         off_policy=c["off_policy"],
-        edges=[c["shortest"], *inner, c["longest"]],
+        edges=[shortest, *inner, longest],
         clip=_clip_rates(_shown(table, c["off_policy"]), inner, c["first"], c["last"]),
         lengths=_length_quantiles(rows.scan(paths, left_out=True)),
         last=last,

@@ -32,8 +32,8 @@ SHARE = 0.1  # largest share of the time that reading and drawing the run may ta
 class LivePage:
     """The run's page, drawn again only when its files have changed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, trust: bool = False) -> None:
+        self.folder, self.trust = folder, trust
         self._lock = threading.Lock()
         self._stamp: Any = None
         self._main = Markup()
@@ -45,7 +45,7 @@ class LivePage:
             stamp = self._files()
             if stamp != self._stamp and time.monotonic() >= self._due:
                 start = time.monotonic()
-                self._main = content([load(self.folder)])
+                self._main = content([load(self.folder, trust=self.trust)])
                 self._stamp = stamp
                 self._due = time.monotonic() + (time.monotonic() - start) * (1 / SHARE - 1)
             return self._main, f'"{hashlib.sha256(self._main.encode()).hexdigest()[:20]}"'
@@ -71,8 +71,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        self.source = LivePage(folder)
+    def __init__(self, folder: Path, port: int = 0, *, trust: bool = False) -> None:
+        self.source = LivePage(folder, trust=trust)
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
@@ -138,15 +138,15 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are not logged."""
 
 
-def open_server(folder: str | Path, port: int = 0) -> Server:
-    """A server for the run's page; `serve_forever` runs it."""
+def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Server:
+    """A server for the run's page; `serve_forever` runs it. `trust` is that of `report_run.load`."""
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
     if not 0 <= port < 65536:
         raise ValueError(f"port = {port} must lie between 0 (any free one) and 65535")
     try:
-        return Server(path, port)
+        return Server(path, port, trust=trust)
     except OSError as error:
         raise ValueError(
             f"port {port} cannot be used ({error.strerror}): give another, or 0 for any free one"

@@ -1,4 +1,4 @@
-"""The protocol of whatever follows a run while it goes, such as the display in the terminal."""
+"""The protocol for following a run while it trains, such as the display in the terminal does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fspo.runs.schema import Evaluated, Metrics, Timing
 
 
 class Observer(Protocol):
-    """Is told what a run does, as it happens. Derive from it and define what is of interest; the rest does nothing.
+    """Callbacks of a run. Derive from this class and define the methods you need; the others do nothing.
 
     >>> import fspo
     >>> class Rewards(fspo.Observer):

@@ -1,7 +1,7 @@
-"""Reads a run folder, for the report, the comparison and whoever else asks.
+"""Reads a run folder, for the report, the comparison and users of the library.
 
 Nothing but the folder has to exist: what is missing, torn or of another shape is named in `notes`, and the rest is
-read. Memory is bounded: answers are kept from some steps only, and rows are read by whoever needs them (`rows`).
+read. Memory is bounded: answers are kept from some steps only, and rows are read separately, by `fspo.runs.rows`.
 """
 
 from __future__ import annotations

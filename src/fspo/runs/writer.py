@@ -59,8 +59,7 @@ class RunWriter:
         for kind in LINES:
             path = self.path(kind)
             if path.is_file():
-                kept = [row for row in json_lines(path) if not isinstance(row, BadLine) and row["step"] <= step]
-                self._replace(path, kept)
+                self._replace(path, [row for row in _readable(path) if row["step"] <= step])
         folder = row_files.folder_of(self.folder)
         for scratch in folder.glob("*.writing"):
             scratch.unlink()
@@ -71,7 +70,7 @@ class RunWriter:
     def merge(self, kind: type[Line], lines: list[Line]) -> None:
         """Add lines to a file, in the order of their steps; a line of the same step (and split) takes its place."""
         path = self.path(kind)
-        known = [row for row in json_lines(path) if not isinstance(row, BadLine)] if path.is_file() else []
+        known = _readable(path) if path.is_file() else []
         known += [line.model_dump(exclude_none=True) for line in lines]
         table = {(row["step"], str(row.get("split"))): row for row in known}
         self._replace(path, [table[key] for key in sorted(table)])
@@ -82,6 +81,12 @@ class RunWriter:
     @staticmethod
     def _replace(path: Path, lines: list[dict[str, Any]]) -> None:
         replace_file(path, "".join(json_text(line) + "\n" for line in lines))
+
+
+def _readable(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that have a step; a torn or foreign one is left out."""
+    rows = [row for row in json_lines(path) if not isinstance(row, BadLine)]
+    return [row for row in rows if isinstance(row.get("step"), int)]
 
 
 def _versions(engine: str) -> dict[str, str]:

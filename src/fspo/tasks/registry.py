@@ -21,7 +21,11 @@ from fspo.tasks.task import Task
 from fspo.tasks.tradeoffs import TRADEOFFS
 
 TASKS: Registry[Task] = Registry(
-    "task", "fspo.tasks", Task, [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code]
+    "task",
+    "fspo.tasks",
+    Task,
+    [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code],
+    attributes=("name", "summary"),
 )
 
 Spec = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Task
@@ -45,7 +49,7 @@ def get_class(name: str) -> type[Task]:
 
 def summaries() -> dict[str, str]:
     """One line per task, for listings."""
-    return {name: TASKS.get(name).summary for name in TASKS.names()}
+    return TASKS.summaries()
 
 
 def is_code(name: str) -> bool:

@@ -54,7 +54,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
-    """The newest checkpoint whose files are all as they were written; `warn` is told about damaged ones.
+    """The newest checkpoint whose files are all as they were written; `warn` gets a sentence about each damaged one.
 
     Where every checkpoint is damaged there is nothing to go on from, and that is an error.
     """

@@ -9,10 +9,8 @@ which and how, and stops.
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
@@ -28,8 +26,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from fspo import runtime
-from fspo.config import TrainConfig
+from fspo import plugins, runtime
+from fspo.config import TrainConfig, names_in
 
 if TYPE_CHECKING:
     from fspo.training.team import Team
@@ -48,45 +46,35 @@ class ProcessEndedError(ValueError):
 def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
     torchrun = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
-    count = config.processes if torchrun is None else int(torchrun)
+    count, alone = config.processes if torchrun is None else int(torchrun), _alone(config)
+    if count > 1 and alone and torchrun is None:
+        raise ValueError(f"processes = {count} is not possible {alone}: set processes=1")
     if count > 1 and config.rollout.overlap:
-        raise ValueError(f"{count} processes cannot sample while they train: set processes=1 or rollout.overlap=false")
-    if torchrun is not None:
-        return count
-    if count > 1 and config.rollout.engine == "vllm":
-        raise ValueError(f"processes = {count} is not possible with rollout.engine=vllm: set processes=1")
-    if count > 1 and ":" in config.model.device:
-        raise ValueError(f"{count} processes cannot share {config.model.device!r}: set model.device=cuda")
+        raise ValueError("torchrun is not possible with rollout.overlap=true: leave it out, or start one process")
     if count:
         return count
-    if config.rollout.overlap or config.rollout.engine == "vllm" or config.model.device not in ("cpu", "cuda"):
+    if alone or config.model.device not in ("cpu", "cuda"):
         return 1
     if config.model.device == "cuda":
         import torch
 
         return max(1, torch.cuda.device_count())
-    return runtime.processes(_parameters(config.model.path), prompts=config.rollout.prompts)
+    return runtime.processes(runtime.parameters(config.model.path), prompts=config.rollout.prompts)
+
+
+def _alone(config: TrainConfig) -> str | None:
+    """Why a run can have only the process of the command; None where it can have others."""
+    if config.rollout.overlap or config.rollout.engine == "vllm":
+        return "with rollout.overlap=true" if config.rollout.overlap else "with rollout.engine=vllm"
+    if ":" in config.model.device:
+        return f"with model.device={config.model.device}, which they cannot share"
+    here = plugins.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
+    return f"while {here[0]!r} is not in a module of its own" if here else None
 
 
 def leads() -> bool:
     """Whether this process leads its run, before there is a team."""
     return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
-
-
-def _parameters(path: str) -> int | None:
-    """The size of a model, without loading it; None where that takes a download or a conversion."""
-    if preset := re.fullmatch(r"tiny:(\d+)x(\d+)", path):
-        return int(preset[1]) * 12 * int(preset[2]) ** 2  # about; see `fspo.model.tiny`, which takes seconds to import
-    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
-    if not files:
-        return None
-    from safetensors import safe_open
-
-    count = 0
-    for file in files:
-        with safe_open(file, "numpy") as tensors:
-            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-    return count
 
 
 # --- the leader -----------------------------------------------------------------------------------------------------
@@ -103,12 +91,8 @@ class _Other:
     def launched(cls) -> _Other:
         """A process that imports what training needs, then waits for its work."""
         said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
-        process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
+        command = [sys.executable, "-c", LAUNCH, json.dumps(sys.path)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT)
         return cls(process, said)
 
     def send(self, work: Any) -> None:
@@ -178,7 +162,7 @@ class _Started:
         try:
             for rank in range(1, size):
                 self.others.append(_waiting.pop() if _waiting else _Other.launched())
-                self.others[-1].send((self.config, self.folder, store.port, rank, size))
+                self.others[-1].send((plugins.registered(), self.config, self.folder, store.port, rank, size))
             threading.Thread(target=self._watch, daemon=True).start()
             while not store.check([f"ready {rank}" for rank in range(1, size)]):
                 if any(other.process.poll() is not None for other in self.others):
@@ -270,9 +254,10 @@ def _follow() -> int:
     runtime.quiet()
     source = sys.stdin.buffer
     try:
-        config, folder, port, rank, size = pickle.load(source)
+        registered, config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the leader ended before there was work
         return LOST_LEADER
+    plugins.register_all(registered)
     threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 NEARLY_ALL = 0.9  # a clip rate above this is worth a warning
 FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
 
+MEANS = ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift")
+"""Metrics of a step that are means over its updates; the numbers of an objective's own are such means too."""
+
 
 def update_statistics(S: Array, L: Array, accepted: Array, advantage: Array) -> dict[str, Any]:
     """mu, sigma, ess and clip rate of an update from its computed rows, however they were split into micro-batches."""
@@ -88,7 +91,8 @@ def _update_metrics(updates: list[Update], trained: Experience, config: TrainCon
         "rows": sum(len(u.members) for u in updates),
         "rows_computed": sum(len(u.computed) for u in updates),
     }
-    for key in ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift"):
+    own = {key for u in done for key in u.metrics} - Metrics.model_fields.keys()
+    for key in (*MEANS, *sorted(own)):
         values = [u.metrics[key] for u in done if key in u.metrics]
         if values:
             result[key] = float(np.mean(values))

@@ -11,7 +11,7 @@ from typing import Any
 from fspo import objectives
 from fspo.comparisons.outcome import ATTRIBUTES, CLIP_RATE
 from fspo.comparisons.plan import NO_TRIAL, Row
-from fspo.comparisons.pooled_clipping import flatness_ratio, law, mean_flatness, mean_lre
+from fspo.comparisons.pooled_clipping import flatness_ratio, law, mean_flatness, mean_lre, objective_class
 from fspo.comparisons.seed_statistics import Estimate, RunGroup, improvement, iqm, mean_of, summary
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.suite_results import SuiteResults
@@ -255,7 +255,7 @@ def _parameters(group: RunGroup, suite: Suite) -> str:
     """The parameters that differ from their defaults, and those that the trial sets."""
     row = group.rows[0]
     values = json.loads(row["objective"])
-    fields = objectives.get_class(values["name"]).model_fields
+    fields = objective_class(values["name"]).model_fields
     tried = {} if row["trial"] == NO_TRIAL else suite.methods[group.method].trials[row["trial"]]
     own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or k in tried)}
     return " ".join(f"{k}={_plain(v)}" for k, v in own.items()) or NONE

@@ -35,7 +35,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Requirements:
     """What a run needs of each device."""
 
     shape: Shape
@@ -77,7 +77,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(config: TrainConfig, situation: Situation) -> Plan:
+def plan(config: TrainConfig, situation: Situation) -> Requirements:
     """The plan of a configuration, without loading its model."""
     shape, lora = shape_of(config.model.path), config.model.lora
     width = 2 if config.model.dtype == "bfloat16" else 4
@@ -105,7 +105,7 @@ def plan(config: TrainConfig, situation: Situation) -> Plan:
         shape, answers // situation.devices, situation.prompt, prompts // situation.devices, mean,
         rollout.max_new_tokens, at_once, width, forwards, update.epochs, backward,
     )  # fmt: skip
-    return Plan(shape, situation, parts, max(1, min(at_once, work.answers)), seconds(work, situation.device))
+    return Requirements(shape, situation, parts, max(1, min(at_once, work.answers)), seconds(work, situation.device))
 
 
 # Parts; answers sampled at once (int) or bytes of the sampler's cache (float); whether activations are recomputed.

@@ -56,7 +56,7 @@ class LevelBand(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class DrawnBand:
     """An objective and the rows it is applied to: the bounds of S by length."""
 
     name: str
@@ -110,14 +110,14 @@ def own_objective(run: ReportRun) -> Objective | None:
     return objective.recorded(_last_means(run))
 
 
-def own_rule(run: ReportRun) -> Rule | None:
+def own_rule(run: ReportRun) -> DrawnBand | None:
     """The rule that the run clipped by, where it is a range of S that depends on the length alone."""
     objective = own_objective(run)
     if run.rows is None or objective is None or objective.clips_tokens or objective.needs_tokens:
         return None
     totals = last_responses(run.rows).totals
     # Rows have no tokens to take the mean of exp(l) - 1 - l from; it estimates the same drift as the mean of l.
-    rule = Rule(run.objective["name"], objective, totals.with_low_variance_kl(-totals.log_ratio))
+    rule = DrawnBand(run.objective["name"], objective, totals.with_low_variance_kl(-totals.log_ratio))
     return None if objective.band(np.ones(1), rule.totals) is None else rule
 
 
@@ -127,7 +127,7 @@ def comparison_rate(rows: RowSummary) -> float:
     return USUAL_RATE if rate is None or rate < LOWEST_RATE else rate
 
 
-def rules_at(rows: RowSummary, rate: float) -> tuple[list[Rule], list[str]]:
+def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]:
     """The length laws with the ranges that clip this share of the last rows; and why one of them cannot."""
     responses = last_responses(rows)
     found, notes = [], []
@@ -136,7 +136,7 @@ def rules_at(rows: RowSummary, rate: float) -> tuple[list[Rule], list[str]]:
         if at_rate.objective is None:
             notes.append(f"{name} {at_rate.note}")
         else:
-            found.append(Rule(name, at_rate.objective, responses.totals))
+            found.append(DrawnBand(name, at_rate.objective, responses.totals))
     return found, notes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from fspo.fairness import wilson
+from fspo.fairness import cut, quantile_edges, wilson
 from fspo.pages import charts
 from fspo.pages.charts import Bars, HeatCell
 from fspo.pages.plots import Missing, Panel, Plot, Slider, colour_of
@@ -34,16 +34,15 @@ def _clip_bars(runs: Sequence[ReportRun]) -> Panel:
         return _bars_of_metrics(title, runs[-1])
     # The bins of all runs together, so that bars side by side are of the same lengths.
     lengths = np.concatenate([rows.last_with_gradient["length"].to_numpy() for _, _, rows in shown])
-    edges = np.unique(np.quantile(lengths, np.arange(1, LENGTH_BINS) / LENGTH_BINS, method="inverted_cdf"))
-    place = np.searchsorted(edges, lengths, side="left")
-    used = np.unique(place)
-    names = [range_name(lengths[place == k].min(), lengths[place == k].max()) for k in used]
+    edges = quantile_edges(lengths, LENGTH_BINS)
+    together = cut(lengths, edges)
+    names = [range_name(low, high) for low, high in together.ranges]
     groups, overall = [], None
     for k, run, rows in shown:
         report = last_fairness(rows, list(edges))
         assert report is not None
         bins = {int(np.searchsorted(edges, b.high, side="left")): b for b in report.bins}
-        found = [bins.get(int(j)) for j in used]
+        found = [bins.get(int(j)) for j in together.numbers]
         groups.append(
             Bars(
                 "clip rate" if len(runs) == 1 else run.name,

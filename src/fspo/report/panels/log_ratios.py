@@ -13,7 +13,15 @@ from fspo.pages import charts
 from fspo.pages.charts import Points, Series
 from fspo.pages.plots import Missing, Panel, Plot
 from fspo.ratios import Floats
-from fspo.report.panels.bands import Rule, clip_rate, comparison_rate, last_scale, own_objective, own_rule, rules_at
+from fspo.report.panels.bands import (
+    DrawnBand,
+    clip_rate,
+    comparison_rate,
+    last_scale,
+    own_objective,
+    own_rule,
+    rules_at,
+)
 from fspo.report.panels.phrases import between, of_run, why_no_clipping
 from fspo.report.report_run import ReportRun
 from fspo.report.row_summary import RowSummary
@@ -58,7 +66,7 @@ def _scatter(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
     return Plot(title, svg, f"{said} {_caption(others, notes, rate, len(some), rows)}")
 
 
-def _curves(rule: Rule, L: Floats, label: str, dashed: bool) -> list[Series]:
+def _curves(rule: DrawnBand, L: Floats, label: str, dashed: bool) -> list[Series]:
     low, high = rule.bounds(L)
     return [
         Series(label, list(L), [float(v) for v in high], colour=rule.colour, dashed=dashed),
@@ -68,11 +76,12 @@ def _curves(rule: Rule, L: Floats, label: str, dashed: bool) -> list[Series]:
 
 def _why_no_band(run: ReportRun) -> str:
     if own_objective(run) is None:
-        return "The run's objective is not known here, so its range is not drawn."
+        reason = "The run's objective is not known here, so its range is not drawn"
+        return f"{reason}: --trust imports it." if ":" in str(run.objective.get("name")) else f"{reason}."
     return f"{run.objective['name']} has no range of S that depends on the length alone."
 
 
-def _caption(others: Sequence[Rule], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:
+def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:
     at = f"the run's clip rate, {percent(rate)}" if rate == clip_rate(rows) else percent(rate)
     text = f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
     text += "".join(f"{note}. " for note in notes)
