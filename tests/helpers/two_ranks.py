@@ -44,7 +44,8 @@ CASES: dict[str, list[str]] = {
     "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
 }
 SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6", "rollout.group=4",
-         "rollout.max_new_tokens=6", "update.lr=0.01", "update.schedule=constant", "log.cosine=1"]  # fmt: skip
+         "rollout.max_new_tokens=6", "update.minibatches=2", "update.lr=0.01", "update.schedule=constant",
+         "log.cosine=1"]  # fmt: skip
 
 
 Learned = tuple[Experience, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_svg_files_stand_alone(run: Path, tmp_path: Path) -> None:
     paths = write_svg(plots([load(run)]), tmp_path / "figures")
-    assert len({p.name for p in paths}) == len(paths) == 19
+    assert len({p.name for p in paths}) == len(paths) == 20
     assert {"held-out-accuracy.svg", "log-ratio-s-against-length-l.svg"} <= {p.name for p in paths}
     for path in paths:
         text = path.read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_svg_files_stand_alone(run: Path, tmp_path: Path) -> None:
 
 def test_png_files_are_twice_the_size_and_have_text_and_colour(run: Path, tmp_path: Path) -> None:
     paths = write_png(plots([load(run)]), tmp_path)
-    assert len(paths) == 19
+    assert len(paths) == 20
     for path in paths:
         image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
         assert image.width in (680, 840)

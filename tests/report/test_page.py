@@ -52,7 +52,7 @@ def test_a_whole_run(run: Path) -> None:
     path = write(run)
     assert path == run / "report.html"
     page = checked(path)
-    assert page.count("svg") == 20
+    assert page.count("svg") == 21
     for word in ("Held-out accuracy, start", "25.0 %", "30 of 30", "tiny:2x64", "the run's band", "LRE", "Gaussian",
                  "Step 30", "c_low: 0.03"):  # fmt: skip
         assert word in page.text
@@ -159,7 +159,7 @@ def test_empty_files(tmp_path: Path) -> None:
 
 
 def test_one_step(tmp_path: Path) -> None:
-    assert checked(write(make_run(tmp_path / "run", steps=1))).count("svg") == 20
+    assert checked(write(make_run(tmp_path / "run", steps=1))).count("svg") == 21
 
 
 def test_without_rows_the_metrics_serve(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_on_policy_run_is_told_apart_from_a_fair_one(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"lre": None, "lre_interval": None, "clip_by_length": []}
     rewrite(folder, [line.model_copy(update=nothing) for line in runs.load(folder).metrics])
     text = checked(write(folder)).text
-    assert text.count("Every update so far was on-policy") == 5
+    assert text.count("Every update so far was on-policy") == 6
 
 
 def test_torn_and_odd_files(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_run_without_any_advantage_is_told_apart_from_a_fair_one(tmp_path: Pat
     folder = flatten(make_run(tmp_path / "run", steps=3), 0)
     rewrite(folder, [line.model_copy(update={"clip_by_length": []}) for line in runs.load(folder).metrics])
     text = checked(write(folder)).text
-    assert text.count("Every advantage of these steps is 0: no answer has a gradient") == 3
+    assert text.count("Every advantage of these steps is 0: no answer has a gradient") == 4
     assert "Every update so far was on-policy" not in text
 
 

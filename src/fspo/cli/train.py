@@ -41,7 +41,7 @@ def train(
     engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = Engine.local,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="write what the engine would be given, and stop")] = False,
 ) -> None:
-    """Train a policy. With no argument: a tiny model learns to sort, in minutes on two CPU cores.
+    """Train a policy. With no argument: a tiny model learns to count down, in minutes on two CPU cores.
 
     [dim]fspo train[/]
     [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]

@@ -22,6 +22,7 @@ from fspo.report.panels.health import health, lengths
 from fspo.report.panels.learning import learning
 from fspo.report.panels.log_ratios import log_ratios
 from fspo.report.panels.overview import overview
+from fspo.report.panels.same_answers import same_answers
 from fspo.report.panels.texts import configuration, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
 
@@ -46,16 +47,17 @@ class PanelSection:
 
 @dataclass(frozen=True)
 class TextSection:
-    """A section of anything else."""
+    """A section of anything else; `panels` are those that its body shows."""
 
     id: str
     title: str
     body: Callable[[Runs], Markup]
     lead: str = ""
+    panels: Callable[[Runs], list[Panel]] = lambda runs: []
 
 
 SECTIONS: tuple[PanelSection | TextSection, ...] = (
-    TextSection("overview", "Overview", overview),
+    TextSection("overview", "Overview", overview, panels=same_answers),
     PanelSection("learning", "Learning", learning),
     PanelSection(
         "fairness",
@@ -125,5 +127,4 @@ def content(runs: Runs) -> Markup:
 def plots(runs: Runs) -> Iterator[Plot]:
     """Every plot of the page, without the bars that a slider changes."""
     for part in SECTIONS:
-        if isinstance(part, PanelSection):
-            yield from (panel for panel in part.panels(runs) if isinstance(panel, Plot))
+        yield from (panel for panel in part.panels(runs) if isinstance(panel, Plot))

@@ -17,7 +17,7 @@ class Observer(Protocol):
     >>> small = {"prompts": 4, "group": 4, "max_new_tokens": 6}
     >>> config = {"model": {"path": "tiny:1x32"}, "warmup": None, "steps": 1, "rollout": small, "eval": {"prompts": 8}}
     >>> run = fspo.train(config | {"task": {"name": "sort", "n_max": 5}}, "runs/watched", observer=Rewards())
-    step 1: 4 updates
+    step 1: 8 updates
     """
 
     def warmup(self, done: int, total: int, solved: float) -> None:

@@ -63,6 +63,8 @@ class Task(Settings):
     summary: ClassVar[str]
     # Whether answers are scored in the trainer's process: only if time and memory of `score` are bounded.
     trusted: ClassVar[bool] = False
+    # The share of prompts that a supervised start solves by default: enough that rewards vary at every length.
+    solved_at_start: ClassVar[float] = 0.25
     # The parameter that is set by the text after the colon, as in `jsonl:PATH`.
     argument: ClassVar[str | None] = None
 

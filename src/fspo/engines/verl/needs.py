@@ -30,14 +30,15 @@ def problems(*, elsewhere: bool = False) -> list[str]:
     found = [lacking("verl", "vllm")]
     if sys.platform != "linux":
         found.append(f"verl, Ray and vLLM need Linux, and this is {sys.platform}")
-    elif not elsewhere and "VERL_PLATFORM" not in os.environ and not _has_device():
+    elif not elsewhere and "VERL_PLATFORM" not in os.environ and _shows_no_device():
         found.append("verl trains on CUDA or Ascend devices, and this machine shows none")
     return [sentence for sentence in found if sentence]
 
 
-def _has_device() -> bool:
-    if importlib.util.find_spec("torch_npu") is not None:
-        return True
+def _shows_no_device() -> bool:
+    """Without torch nothing is known about devices."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("torch_npu") is not None:
+        return False
     import torch
 
-    return torch.cuda.is_available()
+    return not torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""The figures a reader wants first: tiles for one run, a table for several."""
+"""What a reader wants first: clip rates beside those of other ranges and tiles for one run, a table for several."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fspo.pages.plots import colour_of
 from fspo.pages.tables import Table, TableCell
 from fspo.report.panels.bands import last_fairness
 from fspo.report.panels.phrases import between
+from fspo.report.panels.same_answers import same_answers
 from fspo.report.panels.series import main_split
 from fspo.report.report_run import ReportRun
 from fspo.runs import Evaluated, Metrics
@@ -25,8 +26,8 @@ NONE = "–"
 def overview(runs: Sequence[ReportRun]) -> Markup:
     notes = [f"{run.name}: {note}" if len(runs) > 1 else note for run in runs for note in run.notes]
     if len(runs) == 1:
-        return render("overview.html", notes=notes, tiles=_tiles(runs[0]), table=None)
-    return render("overview.html", notes=notes, tiles=[], table=_table(runs))
+        return render("overview.html", notes=notes, panels=same_answers(runs), tiles=_tiles(runs[0]), table=None)
+    return render("overview.html", notes=notes, panels=[], tiles=[], table=_table(runs))
 
 
 @dataclass(frozen=True)
