@@ -12,8 +12,8 @@ from scipy.special import ndtr
 
 from fspo import ratios
 from fspo.audits.findings import Shape, Span
-from fspo.audits.roles import Roles
-from fspo.audits.sample import Array, Columns
+from fspo.audits.reading.roles import Roles
+from fspo.audits.reading.sample import Array, Columns
 from fspo.fairness import FEW, Bins, FairnessReport, ScalingLaw, measure, report_of_bins
 from fspo.objectives import Responses
 from fspo.text import percent
