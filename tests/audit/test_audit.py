@@ -14,8 +14,8 @@ import pytest
 
 import fspo
 from fspo import objectives
-from fspo.audits import sources
-from fspo.audits.sample import RowSample
+from fspo.audits.reading import sources
+from fspo.audits.reading.sample import RowSample
 from fspo.config import read
 from helpers.simulated_answers import answers, run_folder, token_answers
 

@@ -66,7 +66,7 @@ FRAMES = [
     (
         {"n": [[3]], "log_ratio": [0.1]},
         {"columns": {"length": "n"}},
-        "column 'n' holds list(int64), which cannot be the length",
+        "column 'n' holds lists of numbers, which cannot be the length",
     ),
     ({"length": [3], "log_ratio": [0.1]}, {"columns": {"length": "lenght"}}, "no column 'lenght'"),
     ({"length": [3], "log_ratio": [0.1]}, {"columns": {"lenght": "length"}}, "no role 'lenght'; did you mean 'length'"),

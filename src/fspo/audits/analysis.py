@@ -10,10 +10,10 @@ from fspo import objectives, ratios
 from fspo.audits.findings import Audit, Comparison, LengthRow, verdict
 from fspo.audits.gather import Pass, gathered_from
 from fspo.audits.methods import compare, parse_rule
+from fspo.audits.reading.sample import Array, Columns
+from fspo.audits.reading.sources import named
 from fspo.audits.recommend import Advisor, BandRates, Recommendation
-from fspo.audits.sample import Array, Columns
 from fspo.audits.sampled_rows import SampledRows, shape
-from fspo.audits.sources import named
 from fspo.fairness import (
     FEW,
     FairnessReport,
@@ -35,6 +35,8 @@ from fspo.text import percent
 __all__ = ["Audit", "audit"]
 
 DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known
+MOST_BINS = 1000
+MOST_CATEGORIES = 100
 
 
 def audit(
@@ -65,8 +67,10 @@ def audit(
     """
     if clip_rate is not None and not 0 < clip_rate < 1:
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
-    if bins < 1 or not 0 < confidence < 1:
-        raise ValueError(f"bins = {bins} must be at least 1 and confidence = {confidence} between 0 and 1")
+    if not 1 <= bins <= MOST_BINS:
+        raise ValueError(f"bins = {bins} must be at least 1 and at most {MOST_BINS}")
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence = {confidence} must be at least 0.5 and below 1")
     own_rule = None if rule is None else parse_rule(rule)
     gathered, files = gathered_from(data, columns or {}, by)
     return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
@@ -85,6 +89,12 @@ class Analysis:
         self.clippable = int(self.cells["with_gradient"].sum()) if self.off_policy else 0
         self.edges = self._edges()
         self.sampled = self._sampled()
+        by = self.sampled.columns.get("by", np.zeros(0))
+        if by.dtype == object and len(values := np.unique(by)) > MOST_CATEGORIES:
+            raise ValueError(
+                f"column {gathered.roles.by!r} has {len(values):,} different values: --by shows fairness over at most "
+                f"{MOST_CATEGORIES} words, or over numbers"
+            )
 
     def audit(self, name: str, files: list[str], clip_rate: float | None) -> Audit:
         self._note_what_is_missing()
@@ -202,6 +212,11 @@ class Analysis:
             return None
 
     def _recommendation(self, responses: Responses, rate: float, own: FairnessReport | None) -> Recommendation | None:
+        if "text" in self.gathered.roles:
+            self.notes.append(
+                "No band is recommended: lengths are characters of the text, and trainers count tokens. Give --length."
+            )
+            return None
         count, needed = int(responses.has_gradient.sum()), rows_needed(rate, self.confidence)
         if count < needed:
             high = fresh_rate_interval(rate, count, self.confidence)[1]

@@ -17,7 +17,7 @@ def render(audit: Audit) -> str:
         width = "sqrt(L)" if band.exponent == 0.5 else f"L^{band.exponent:g}"
         lines = [
             f"Band for a clip rate of {percent(band.clip_rate)}: mu L - {band.c_low:g} {width} to "
-            f"mu L + {band.c_high:g} {width}, mu = {band.mu:.4g} ({percent(band.outside)} outside on either side)",
+            f"mu L + {band.c_high:g} {width}, mu = {band.mu:.4g}; {percent(band.outside)} of the rows lie outside",
             *(f"  {sentence}" for sentence in band_sentences(audit)),
         ]
         lines += [f"  {name + ':':6}{text}" for name, text in band.snippets.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,9 @@ def verdict(report: FairnessReport | None) -> str:
         return "cannot tell how fair the run's own clipping is: see the notes"
     small = min(report.bins, key=lambda b: b.count)
     if small.count < FEW:
-        return f"cannot tell: the bin {small.label} has {small.count} rows, and a rate needs {FEW}: use fewer bins"
+        rows = "1 row" if small.count == 1 else f"{small.count} rows"
+        fix = "join it with another, or leave it out" if math.isnan(small.low) else "use fewer bins"
+        return f"cannot tell: the bin {small.label} has {rows}, and a rate needs {FEW}: {fix}"
     if len(report.bins) == 1 and small.low < small.high:
         return "cannot tell: one bin has nothing to compare with: use --bins 2 or more"
     if len(report.bins) == 1:

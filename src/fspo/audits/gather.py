@@ -13,10 +13,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.audits.batches import BatchReader
-from fspo.audits.column_roles import OPTIONAL, assign
-from fspo.audits.sample import Array, Columns, RowSample
-from fspo.audits.sources import Source, UnreadableFileError, open_sources
+from fspo.audits.reading.batches import NO_VALUE, BatchReader
+from fspo.audits.reading.column_roles import LISTS, Roles, assign, check_given
+from fspo.audits.reading.sample import Array, Columns, RowSample
+from fspo.audits.reading.sources import Source, UntidyFileError, UnusableFileError, open_sources
 
 EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / FINE of the length wide
 FINE = 4096
@@ -45,7 +45,7 @@ class Cells:
         if len(without):
             sums["with_gradient"] = sums["count"] - np.bincount(index[without], minlength=size)
         if "log_ratio" in columns:
-            S = columns["log_ratio"]
+            S = np.asarray(columns["log_ratio"], np.float64)
             sums |= {"log_ratio": np.bincount(index, S, size), "square": np.bincount(index, S * S, size)}
         if "accepted" in columns:
             rows = np.flatnonzero(columns["accepted"] != 1)
@@ -105,14 +105,22 @@ class Pass:
     no_advantage: int  # rows without an advantage, where others have one
 
     def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None) -> None:
-        schema = _union(sources)
-        self.roles = assign(schema, given, by, sources[0].names[0])
         self.notes: list[str] = []
-        for role in ("truncated", "step"):
-            name = self.roles.columns.get(role)
-            if name is not None and (lacks := [s for s in sources if name not in s.schema]):
-                self.notes.append(f"{lacks[0].names[0]} has no column {name!r}, so it is left out of the audit.")
-                del self.roles.columns[role]
+        self.by_file = _roles(sources, given, by)
+        self.roles = _merged(self.by_file)  # of all files: each role with its column in the first file that has it
+        for source, roles in zip(sources, self.by_file, strict=True):
+            for role in ("truncated", "step"):
+                if role in self.roles and role not in roles:
+                    name = self.roles.columns.pop(role)
+                    self.notes.append(f"{source.names[0]} has no column {name!r}, so it is left out of the audit.")
+            for why in roles.unfit.values():
+                self.notes.append(f"{source.names[0]}, {why}: it is left out of the audit.")
+        self.tokens = all(roles.tokens for roles in self.by_file)
+        if not self.tokens and any(roles.tokens for roles in self.by_file):
+            self.notes.append("Some files have no lists of log-ratios: methods that clip tokens are not compared.")
+        # A column of numbers in one file and words in another holds words.
+        kinds = [source.schema[roles.by] for source, roles in zip(sources, self.by_file, strict=True) if roles.by]
+        self.by_words = not all(kind.is_numeric() for kind in kinds)
         self._gather(sources)
         if "advantage" in self.roles and self.no_advantage == self.rows:  # a column without a single value
             del self.roles.columns["advantage"]
@@ -145,18 +153,15 @@ class Pass:
         self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
         self.rows = self.empty = self.unscored = self.averaged = self.no_advantage = 0
         self._seen: dict[str, bool] = {}
-        for source in sources:
-            self._read(source)
+        for source, roles in zip(sources, self.by_file, strict=True):
+            self._read(source, replace(roles, columns={k: v for k, v in roles.columns.items() if self._used(k)}))
 
-    def _read(self, source: Source) -> None:
-        for role, name in self.roles.columns.items():
-            if name not in source.schema and role not in OPTIONAL:
-                raise ValueError(f"{source.names[0]} has no column {name!r}, which other files have")
-        lacking = {name: pl.Null() for name in self.roles.needed if name != self.roles.by}
-        roles = assign(lacking | source.schema, self.roles.columns, self.roles.by, source.names[0])
-        roles = replace(roles, columns={role: name for role, name in roles.columns.items() if role in self.roles})
+    def _used(self, role: str) -> bool:
+        return role in self.roles or role in LISTS  # a file may have log-probs where another has log-ratios
+
+    def _read(self, source: Source, roles: Roles) -> None:
         first = 0
-        for batch in source.batches(self.roles.needed):
+        for batch in source.batches(roles.needed):
             if batch.height:
                 self._add(BatchReader(batch, roles, source, first))
             first += batch.height
@@ -164,6 +169,13 @@ class Pass:
 
     def _add(self, reader: BatchReader) -> None:
         columns, tokens = reader.columns()
+        size = len(columns["length"])
+        if "advantage" in self.roles and "advantage" not in columns:
+            columns["advantage"], reader.no_advantage = np.zeros(size), size
+        if "part" in self.roles and "part" not in columns:
+            columns["part"] = np.full(size, NO_VALUE, object)
+        if "by" in columns and self.by_words:
+            columns["by"] = columns["by"].astype(str).astype(object)
         self.averaged += reader.averaged
         self.no_advantage += reader.no_advantage
         if "text" in self.roles:
@@ -173,7 +185,7 @@ class Pass:
             if not written.any():
                 return
         for role in ("log_ratio", "accepted", "advantage", "truncated", "step"):
-            if self._seen.setdefault(role, role in columns) != (role in columns) and role in self.roles:
+            if self._seen.setdefault(role, role in columns) != (role in columns):
                 reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
         if "scored" in columns or "reward" not in columns:
             self.unscored += int((~columns["scored"]).sum()) if "scored" in columns else len(columns["length"])
@@ -182,31 +194,66 @@ class Pass:
         if "log_ratio" in columns and (still := on_policy(columns)).any():
             self.on_policy.add({name: values[still] for name, values in columns.items()})
             moved = np.flatnonzero(~still)
-        self.sample.add({name: columns[name] for name in SAMPLED if name in columns}, tokens, moved)
+        kept = {name: columns[name] for name in SAMPLED if name in columns}
+        self.sample.add(kept, tokens if self.tokens else None, moved)
 
 
-def _union(sources: Sequence[Source]) -> dict[str, pl.DataType]:
-    """The columns of all files; one that differs in case only is that of the first file."""
-    schema: dict[str, pl.DataType] = {}
-    for source in sources:
-        for name, kind in source.schema.items():
-            if schema.get(name, pl.Null()) == pl.Null():
-                schema[name] = kind
-    return schema
+def _roles(sources: Sequence[Source], given: dict[str, str], by: str | None) -> list[Roles]:
+    """The roles of each file's columns. What only some files have must be such that the others can be audited too."""
+    union = {name: kind for source in sources for name, kind in source.schema.items()}
+    check_given(union, given, by, sources[0].names[0])
+    found = [assign(source.schema, given, by, source.names[0]) for source in sources]
+    if not any(roles.has_length for roles in found):
+        raise ValueError(_no_length(sources[0], found[0]))
+    texts = "text" in found[0].columns and all("text" in roles for roles in found)
+    for source, roles in zip(sources, found, strict=True):
+        where = source.names[0]
+        if not roles.has_length or ("text" in roles and not texts):
+            raise ValueError(f"{where} has no column {_first(found, 'length')!r}, which other files have")
+        if any(r.has_ratio for r in found) and not roles.has_ratio:
+            raise ValueError(f"{where} has no column {_first(found, *LISTS)!r}, which other files have")
+        if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
+            raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
+        if "accepted" not in roles and any("accepted" in r for r in found):
+            raise ValueError(f"{where} has no column {_first(found, 'accepted')!r}, which other files have")
+    return found
+
+
+def _first(found: Sequence[Roles], *wanted: str) -> str:
+    """The column of the first of these roles that a file has."""
+    return next((r.columns[role] for role in wanted for r in found if role in r), wanted[0])
+
+
+def _no_length(source: Source, roles: Roles) -> str:
+    why = "".join(f". The {sentence}" for sentence in roles.unfit.values())
+    return (
+        f"{source.names[0]} has no length of the answers: give --length COLUMN; its columns: "
+        f"{', '.join(source.schema)}{why}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
+    )
+
+
+def _merged(found: Sequence[Roles]) -> Roles:
+    columns: dict[str, str] = {}
+    for roles in found:
+        columns = roles.columns | columns
+    return Roles(columns, any(r.tokens for r in found), found[0].by)
 
 
 def gathered_from(data: Any, columns: dict[str, str], by: str | None) -> tuple[Pass, list[str]]:
-    """What one pass over the files finds, and their names. Of several files, damaged ones are named and left out."""
-    damaged: dict[str, UnreadableFileError] = {}
+    """What one pass over the files finds, and their names. Of several files, unusable ones are named and left out."""
+    unusable: dict[str, UnusableFileError] = {}
+    untidy: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
         while True:
             try:
-                sources = open_sources(data, Path(scratch), damaged)
+                sources = open_sources(data, Path(scratch), unusable, untidy)
                 gathered = Pass(sources, columns, by)
                 break
-            except UnreadableFileError as error:
-                if error.name in damaged:  # none is left
+            except UntidyFileError as error:
+                untidy.add(error.name)
+            except UnusableFileError as error:
+                if error.name in unusable:  # none is left
                     raise
-                damaged[error.name] = error
-    gathered.notes += [f"{error}. It was left out." for error in damaged.values()]
+                unusable[error.name] = error
+    gathered.notes += [f"{error}. It was left out." for error in unusable.values()]
     return gathered, [name for source in sources for name in source.names]

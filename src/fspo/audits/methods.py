@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fspo import objectives
 from fspo.audits.findings import Comparison
-from fspo.audits.sample import Array
+from fspo.audits.reading.sample import Array
 from fspo.fairness import FairnessReport
 from fspo.objectives import Objective, Responses
 
@@ -48,7 +50,11 @@ def _at_rate(
     clip_rate: float,
     report: Callable[[Array], FairnessReport],
 ) -> Comparison:
-    found = objective.at_clip_rate(responses, clip_rate)
+    try:
+        with np.errstate(over="ignore"):
+            found = objective.at_clip_rate(responses, clip_rate)
+    except OverflowError:
+        return Comparison(name, note="the log-ratios are so large that its range would be infinite")
     if found.objective is None or found.accepted is None:
         return Comparison(name, note=found.note)
     return Comparison(name, found.objective.clip_parameters, report=report(found.accepted))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fspo.audits.sample import Array
+from fspo.audits.reading.sample import Array
 from fspo.fairness import (
     FAIR,
     FEW,
@@ -81,7 +81,7 @@ class Advisor:
         its interval lies clear of it.
         """
         fitted = self._exponent(clip_rate, ~self.wild)
-        H = float(np.clip(round(fitted.value, 3), 0, 1)) if fitted.clear_of_half(NEAR_HALF) else 0.5
+        H = max(0.0, min(1.0, round(fitted.value, 3))) if fitted.clear_of_half(NEAR_HALF) else 0.5
         widths = self._widths(clip_rate, H)
         if widths is None:
             return None
@@ -124,7 +124,7 @@ class Advisor:
             tail = side * (z[seen[side]] if side in seen else z)
             share = clip_rate / (2 if len(seen) != 1 else 1)
             width = outer_value(tail, share * ((count if side in seen or not seen else len(z)) + 1))
-            if width is None or width < 0:
+            if width is None or width <= 0:
                 return None
             widths.append(float(f"{width:.4g}"))
         return widths[0], widths[1]

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from fspo import ratios
-from fspo.audits.column_roles import Roles
 from fspo.audits.findings import GaussianFit, Span
-from fspo.audits.sample import Array, Columns
+from fspo.audits.reading.column_roles import Roles
+from fspo.audits.reading.sample import Array, Columns
 from fspo.fairness import FEW, Bins, FairnessReport, ScalingLaw, measure, report_of_bins
 from fspo.objectives import Responses
 from fspo.text import percent

@@ -18,6 +18,7 @@ from fspo.fairness.columns import Column, log_ratio_and_length
 
 DRAWS = 999  # of a bootstrap of few rows
 SMALL = 1000  # responses up to which intervals are those of few rows
+ROUNDING = 1e-13  # a variance of this share of the mean square is that of rounding
 FARTHEST = 2.0  # an interval of H reaches at most so far from the estimate
 
 
@@ -148,6 +149,8 @@ def _end(excess: Callable[[float], float], H: float, side: int, t: float) -> flo
     """The end of the interval of H on this side: where the excess, which falls with H, reaches -side t."""
     from scipy.optimize import brentq
 
+    if -side * excess(H) >= t:
+        return H
     inner, outer = H, H + side * 0.05
     while -side * excess(outer) < t:
         inner, outer = outer, outer + 2 * (outer - inner)
@@ -176,7 +179,7 @@ def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -
         drift = mu[..., None] * lengths
         u2 = np.maximum(square - 2 * drift * total + count * drift**2, 0.0) * spread
         variance = u2.sum(-1) / n
-        if not np.all(variance):
+        if np.any(variance <= ROUNDING * (square * spread).sum(-1) / n):
             raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
         u2 = u2 / variance[..., None]
         # Newton's step of the profiled equation in H, held short of overshooting.

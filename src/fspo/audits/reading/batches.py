@@ -7,19 +7,23 @@ from typing import NoReturn
 import numpy as np
 import polars as pl
 
-from fspo.audits.column_roles import Roles, is_chat
-from fspo.audits.sample import Array, Columns
-from fspo.audits.sources import Source
+from fspo.audits.reading import padding
+from fspo.audits.reading.column_roles import PAIR, Roles, is_chat
+from fspo.audits.reading.sample import Array, Columns
+from fspo.audits.reading.sources import Source
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
 LIMITS = {"length": (1, 1 << 53), "accepted": (0, 1), "truncated": (0, 1), "off_policy": (0, 1)}
+FINITE = "where a finite number is needed: leave such rows out"
 WANTED = {
-    "length": " where a positive whole number is needed",
-    "accepted": " where a share between 0 and 1 is needed",
-    "truncated": " where true or false is needed",
-    "off_policy": " where true or false is needed",
+    "length": "where a positive whole number is needed: leave such rows out",
+    "accepted": "where a share between 0 and 1 is needed",
+    "truncated": "where true or false is needed",
+    "off_policy": "where true or false is needed",
+    "advantage": "where a finite number is needed: leave it empty if there is none",
+    "reward": "where a finite number is needed: leave it empty if there is none",
 }
-
+NO_VALUE = "(none)"  # of a column of categories
 
 FLAGS = ("accepted", "truncated", "off_policy")
 WORDS = dict.fromkeys(("true", "yes", "y", "t"), "1") | dict.fromkeys(("false", "no", "n", "f"), "0")
@@ -34,7 +38,7 @@ class BatchReader:
         self.no_advantage = 0  # rows without one, where others have one
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
-        name = self.roles.by if role == "by" else self.roles.columns[role]
+        name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
         raise ValueError(f"{self.source.place(self.first + int(np.argmax(bad)))}, column {name!r} {sentence}")
 
     def columns(self) -> tuple[Columns, Array | None]:
@@ -57,7 +61,7 @@ class BatchReader:
             columns["advantage"] = self._advantages(columns["length"])
         columns |= self._rewards()
         if "part" in self.roles:
-            columns["part"] = self._series("part").cast(pl.String).fill_null("(none)").to_numpy().astype(object)
+            columns["part"] = self._series("part").cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
         if self.roles.by is not None:
             columns["by"] = self._by(self.batch[self.roles.by])
         return columns, tokens
@@ -65,8 +69,17 @@ class BatchReader:
     def _series(self, role: str) -> pl.Series:
         """The column of a role; numbers given as text are numbers, and so are true, yes, false and no."""
         values = self.batch[self.roles.columns[role]]
-        if values.dtype != pl.String or role in ("text", "part"):
+        if role in ("text", "part"):
             return values
+        if values.dtype in (pl.Categorical, pl.Enum):
+            values = values.cast(pl.String)
+        if values.dtype != pl.String:
+            # Neither arithmetic in small types, which overflows, nor types that numpy lacks.
+            exact = (
+                role in (*LIMITS, "step") and values.dtype.is_integer() and values.dtype not in (pl.Int128, pl.UInt128)
+            )
+            plain = exact or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
+            return values if plain else values.cast(pl.Float64)
         words = values.str.strip_chars().str.to_lowercase()
         words = words.replace(WORDS) if role in FLAGS else words
         numbers = words.cast(pl.Float64, strict=False)
@@ -91,13 +104,13 @@ class BatchReader:
         if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
             wide = numbers.astype(np.float64)
             bad = ~((wide >= low) & (wide <= high))
-            self.fail(bad, role, f"is {wide[bad][0]:g}{WANTED.get(role, '')}")
+            self.fail(bad, role, f"is {wide[bad][0]:g} {WANTED.get(role, FINITE)}")
         return numbers
 
     def _filled(self, role: str) -> pl.Series:
         values = self._series(role)
         if values.null_count():
-            self.fail(values.is_null().to_numpy(), role, "is empty")
+            self.fail(values.is_null().to_numpy(), role, "is empty: fill it, or leave such rows out")
         return values
 
     # --- lengths and log-ratios -------------------------------------------------------------------------------------
@@ -111,7 +124,7 @@ class BatchReader:
         if L.dtype.kind == "f":
             fraction = np.floor(L) != L
             if fraction.any():
-                self.fail(fraction, "length", f"is {L[fraction][0]:g}{WANTED['length']}")
+                self.fail(fraction, "length", f"is {L[fraction][0]:g} {WANTED['length']}")
         return L
 
     def _text_lengths(self, texts: pl.Series) -> Array:
@@ -125,7 +138,7 @@ class BatchReader:
 
     def _list_lengths(self) -> Array:
         """The trained tokens of each answer; those that are not, by the mask or the length, are left out of `keep`."""
-        role = "log_ratio" if "log_ratio" in self.roles else "logprobs"
+        role = self._ratio_roles[0]
         L = self._list(role).list.len().to_numpy().astype(np.intp)
         if L.min() < 1:
             self.fail(L < 1, role, "is a list without numbers: leave such answers out")
@@ -138,12 +151,12 @@ class BatchReader:
         elif "length" in self.roles:
             said = self._numbers("length")
             if (said != L).any():
-                beyond = position(L) >= np.repeat(said, L)
+                beyond = padding.position(L) >= np.repeat(said, L)
                 if (said > L).any() or (self._nonzero() & beyond).any():
                     self._same(said, L, role, "holds {1} numbers where the length is {0:g}: leave padding out")
                 self.keep = ~beyond
-        elif (padded := self._padded(L)).any():
-            self.fail(padded, role, "ends in zeros, which look like padding: give --mask COLUMN or --length COLUMN")
+        elif (found := padding.found([self._list(name) for name in self._ratio_roles], L)) is not None:
+            self.fail(found[0], role, found[1])
         if self.keep is None:
             return L
         kept = np.add.reduceat(self.keep, np.cumsum(L) - L, dtype=np.intp)
@@ -162,35 +175,14 @@ class BatchReader:
         self._same(sizes, L, "mask", "holds {0} numbers where the log-probs are {1}")
         return np.asarray(mask.explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
 
-    def _nonzero(self, rows: Array | None = None) -> Array:
-        """Tokens of all rows, or of these, that have a value other than 0 in one of the lists."""
-        found = np.zeros(0, bool)
-        for role in ("log_ratio",) if "log_ratio" in self.roles else ("logprobs", "old_logprobs"):
-            lists = self._list(role) if rows is None else self._list(role).gather(rows)
-            values = lists.explode().cast(pl.Float64).fill_null(1.0).to_numpy() != 0
-            found = found | values if len(found) else values
-        return found
+    @property
+    def _ratio_roles(self) -> tuple[str, ...]:
+        return ("log_ratio",) if "log_ratio" in self.roles else PAIR
 
-    def _padded(self, L: Array) -> Array:
-        """Rows that end in padding: where all lists have one size, or where many lists end in several zeros.
-
-        A single token of probability 1 at the end, where both log-probs are 0, is common and is no padding, and so are
-        on-policy log-ratios, which are all 0.
-        """
-        ends = np.ones(len(L), bool)
-        for role in ("log_ratio",) if "log_ratio" in self.roles else ("logprobs", "old_logprobs"):
-            for place in (-1, -2):
-                ends &= (self._list(role).list.get(place, null_on_oob=True) == 0).fill_null(False).to_numpy()
-        rows = np.flatnonzero(ends)
-        if not len(rows):
-            return ends
-        sizes = L[rows]
-        last = np.maximum.reduceat(np.where(self._nonzero(rows), position(sizes), -1), np.cumsum(sizes) - sizes)
-        trailing = np.zeros(len(L), np.intp)
-        trailing[rows] = np.where(last < 0, 0, sizes - 1 - last)
-        same = len(L) > 1 and L.min() == L.max()
-        sure = same or (trailing > 1).mean() >= 0.2 or trailing.max() >= 16
-        return np.asarray((trailing > 1) & sure)
+    def _nonzero(self) -> Array:
+        """Tokens that have a value other than 0 in one of the lists."""
+        found = [self._list(r).explode().cast(pl.Float64).fill_null(1.0).to_numpy() != 0 for r in self._ratio_roles]
+        return np.asarray(np.logical_or.reduce(found))
 
     def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
         differ = one != other
@@ -222,7 +214,11 @@ class BatchReader:
             row = np.repeat(np.arange(len(self.raw)), self.raw)
             row = row if self.keep is None else row[self.keep]
             token = int(np.argmax(~(np.abs(values) <= TOO_LARGE)))
-            self.fail(np.arange(len(self.raw)) == row[token], role, "holds an empty, NaN or infinite value")
+            self.fail(
+                np.arange(len(self.raw)) == row[token],
+                role,
+                "holds an empty, NaN or infinite value: leave such answers out, or give --mask COLUMN if it is padding",
+            )
         return values
 
     # --- advantages -------------------------------------------------------------------------------------------------
@@ -238,13 +234,13 @@ class BatchReader:
         numbers = values.cast(pl.Float64).fill_null(0.0).to_numpy()
         if not np.abs(numbers).max() <= TOO_LARGE:
             bad = ~(np.abs(numbers) <= TOO_LARGE)
-            self.fail(bad, "advantage", f"is {numbers[bad][0]:g}")
+            self.fail(bad, "advantage", f"is {numbers[bad][0]:g} {WANTED['advantage']}")
         return numbers
 
     def _token_advantages(self, lists: pl.Series, L: Array) -> pl.Series:
         sizes = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
         flat = lists.filter(sizes > 0).explode().cast(pl.Float64).to_numpy()
-        keep = position(sizes) < np.repeat(L, sizes)
+        keep = padding.position(sizes) < np.repeat(L, sizes)
         if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
             keep = self.keep
         elif ((sizes > 0) & (sizes < L)).any():
@@ -268,23 +264,20 @@ class BatchReader:
         if "reward" not in self.roles or self._series("reward").null_count() == self.batch.height:
             return {}
         rewards = self._series("reward").cast(pl.Float64).to_numpy()
-        if np.isfinite(rewards.sum()):
+        if float(rewards.min()) >= -TOO_LARGE and float(rewards.max()) <= TOO_LARGE:  # not where NaN
             return {"reward": rewards}
-        if np.isinf(rewards).any():
-            self.fail(np.isinf(rewards), "reward", "is infinite")
         scored = ~np.isnan(rewards)
+        large = scored & ~(np.abs(rewards) <= TOO_LARGE)
+        if large.any():
+            self.fail(large, "reward", f"is {rewards[large][0]:g} {WANTED['reward']}")
         return {"reward": np.where(scored, rewards, 0.0), "scored": scored}
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():
-            return values.cast(pl.String).fill_null("(none)").to_numpy().astype(object)
-        bad = (values.is_null() | ~values.is_finite()).to_numpy()
-        if bad.any():
-            self.fail(bad, "by", "is empty, NaN or infinite")
-        return values.to_numpy()
-
-
-def position(sizes: Array) -> Array:
-    """0, 1, ... within each list of these sizes, in one flat array."""
-    ends = np.cumsum(sizes)
-    return np.asarray(np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes))
+            return values.cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
+        numbers = values.cast(pl.Float64).to_numpy()  # a null becomes NaN
+        if np.isfinite(numbers).all() and values.dtype in (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32):
+            return values.to_numpy()
+        if not np.isfinite(numbers).all():
+            self.fail(~np.isfinite(numbers), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
+        return numbers

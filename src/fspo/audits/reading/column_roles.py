@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -28,16 +28,18 @@ NAMES: dict[str, tuple[str, ...]] = {
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 LISTS = ("log_ratio", "logprobs", "old_logprobs")
+PAIR = ("logprobs", "old_logprobs")
 OPTIONAL = ("advantage", "reward", "truncated", "step", "off_policy", "part", "mask")  # a file may lack these
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The column of each role that the data has."""
+    """The column of each role that a file has."""
 
     columns: dict[str, str]
     tokens: bool  # whether log-ratios or log-probs are lists with one number per token
     by: str | None = None
+    unfit: dict[str, str] = field(default_factory=dict)  # columns with the name of a role, and why they cannot have it
 
     def __contains__(self, role: str) -> bool:
         return role in self.columns
@@ -47,44 +49,67 @@ class Roles:
         """The columns to read."""
         return list(dict.fromkeys([*self.columns.values(), *([self.by] if self.by else [])]))
 
+    @property
+    def has_length(self) -> bool:
+        return self.tokens or "length" in self or "text" in self
+
+    @property
+    def has_ratio(self) -> bool:
+        return "log_ratio" in self or "logprobs" in self
+
 
 def assign(schema: Mapping[str, pl.DataType], given: Mapping[str, str], by: str | None, where: str) -> Roles:
     """The roles of the columns of the file `where`: those given, then those found by name and fitting type."""
-    for role in given:
-        if role not in NAMES:
-            raise ValueError(f"columns have no role {role!r}{hint(role, NAMES)}")
-    spelled = {name.lower(): name for name in reversed(list(schema))}  # the first of names that differ in case only
-    found = {role: _spelled(name, schema, spelled, role, where) for role, name in given.items()}
+    spelled = _lower(schema)
+    # A file may lack an optional column although the user named it: another file has it.
+    present = {role: name for role, name in given.items() if role not in OPTIONAL or name.lower() in spelled}
+    found = {role: _spelled(name, schema, spelled, role, where) for role, name in present.items()}
     by = by and _spelled(by, schema, spelled, "by", where)
+    for role, name in found.items():
+        if not _fits(schema[name], role):
+            raise ValueError(f"{where}, column {name!r} holds {_described(schema[name])}, which cannot be the {role}")
+    unfit = {}
     for role, names in NAMES.items():
-        columns = (name if name in schema else spelled.get(name, "") for name in names)
-        known = next((c for c in columns if c and _fits(schema[c], role)), None)
-        if role not in found and known is not None:
+        if role in given:
+            continue
+        columns = [c for n in names if (c := n if n in schema else spelled.get(n, ""))]
+        known = next((c for c in columns if _fits(schema[c], role)), None)
+        if known is not None:
             found[role] = known
-    pair = {"logprobs", "old_logprobs"}
-    if pair & given.keys():
-        if not pair <= found.keys():
-            flag = (pair - found.keys()).pop().replace("_", "-")
+        elif columns and role != "part":
+            unfit[role] = f"column {columns[0]!r} holds {_described(schema[columns[0]])}, which cannot be the {role}"
+    if not given.keys().isdisjoint(PAIR):
+        if lacking := [role for role in PAIR if role not in found]:
+            flag = lacking[0].replace("_", "-")
             raise ValueError(f"{where}: log-probs come in pairs, and the other column is unknown: give --{flag} NAME")
         found.pop("log_ratio", None)
-    elif "log_ratio" in found or not pair <= found.keys():  # one of the pair alone gives no ratio
-        found = {role: name for role, name in found.items() if role not in pair}
+    elif "log_ratio" in found or not found.keys() >= set(PAIR):  # one of the pair alone gives no ratio
+        found = {role: name for role, name in found.items() if role not in PAIR}
     if found.get("part") == by:
         found.pop("part", None)
     tokens = any(isinstance(schema[found[role]], pl.List) for role in LISTS if role in found)
     if not tokens:
         found.pop("mask", None)
+        unfit.pop("mask", None)
     if tokens or "length" in found:
         found.pop("text", None)
-    elif "text" not in found:
-        raise ValueError(
-            f"{where} has no length of the answers: give --length COLUMN; its columns: {', '.join(schema)}"
-        )
-    roles = Roles(found, tokens, by)
-    for role, name in found.items():
-        if not _fits(schema[name], role):
-            raise ValueError(f"{where}, column {name!r} holds {_described(schema[name])}, which cannot be the {role}")
-    return roles
+        unfit.pop("text", None)
+    return Roles(found, tokens, by, unfit)
+
+
+def check_given(schema: Mapping[str, pl.DataType], given: Mapping[str, str], by: str | None, where: str) -> None:
+    """Every role that was given exists, and its column too, in one file or another."""
+    for role, name in given.items():
+        if role not in NAMES:
+            raise ValueError(f"columns have no role {role!r}{hint(role, NAMES)}")
+        _spelled(name, schema, _lower(schema), role, where)
+    if by is not None:
+        _spelled(by, schema, _lower(schema), "by", where)
+
+
+def _lower(schema: Mapping[str, pl.DataType]) -> dict[str, str]:
+    """Names in lower case, and the columns: the first of those whose names differ in case only."""
+    return {name.lower(): name for name in reversed(list(schema))}
 
 
 def _spelled(name: str, schema: Mapping[str, pl.DataType], spelled: Mapping[str, str], role: str, where: str) -> str:
@@ -107,14 +132,20 @@ def _fits(kind: pl.DataType, role: str) -> bool:
         return role in (*LISTS, "advantage", "mask") and (kind.inner.is_numeric() or kind.inner == pl.Null or flags)
     if role == "mask":
         return kind == pl.Null
-    return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String)
+    return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String, pl.Categorical, pl.Enum)
 
 
 def is_chat(kind: pl.DataType) -> bool:
     """Whether a column holds lists of messages: {role, content}."""
     inner = kind.inner if isinstance(kind, pl.List) else None
-    return isinstance(inner, pl.Struct) and any(f.name == "content" for f in inner.fields)
+    return isinstance(inner, pl.Struct) and any(
+        f.name == "content" and f.dtype in (pl.String, pl.Null) for f in inner.fields
+    )
 
 
 def _described(kind: pl.DataType) -> str:
-    return "text" if kind == pl.String else f"{kind}".lower()
+    if isinstance(kind, pl.List):
+        return f"lists of {_described(kind.inner)}"  # type: ignore[arg-type]
+    if isinstance(kind, pl.Struct | pl.Object):
+        return "objects"
+    return "text" if kind == pl.String else "numbers" if kind.is_numeric() else f"{kind}".lower()
