@@ -154,7 +154,9 @@ def test_overlap_changes_nothing_but_the_time(run: Run, tmp_path: Path, stalenes
     assert set(rows(tmp_path / "overlapped")["staleness"]) == set(range(4 * staleness, 4 * staleness + 4))
 
 
-def test_an_error_in_the_sampling_thread_ends_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_sampling_thread_ends_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LocalSampler, "generate", lambda *args, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, "rollout.overlap=true", "eval.prompts=1")

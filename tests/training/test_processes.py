@@ -110,7 +110,9 @@ def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monk
     objectives.register(Cell)
     several = [*(option for option in small if not option.startswith("processes")), "objective=cell"]
     assert processes.chosen(read(None, several)) == 1
-    with pytest.raises(ValueError, match="processes = 2 is not possible while 'cell' is not in a module of its own: set processes=1"):
+    with pytest.raises(
+        ValueError, match="processes = 2 is not possible while 'cell' is not in a module of its own: set processes=1"
+    ):
         processes.chosen(read(None, [*several, "processes=2"]))
     objectives.register(Mine)  # of a module, which another process imports
     assert processes.chosen(read(None, [*several, "objective=mine"])) == 2
