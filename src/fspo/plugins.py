@@ -8,6 +8,7 @@ import inspect
 import operator
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -116,9 +117,17 @@ class Registry(Generic[T]):
         return found
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
-        """Entry points of other packages, looked up once."""
+        """Entry points of other packages, looked up once; a name that is taken is not used, with a warning."""
         if self._entry_points is None:
-            self._entry_points = {entry.name: entry for entry in importlib.metadata.entry_points(group=self.group)}
+            self._entry_points = {}
+            taken = dict.fromkeys(self._built_in, "fspo")
+            for entry in importlib.metadata.entry_points(group=self.group):
+                owner = taken.setdefault(entry.name, entry.value)
+                if owner == entry.value:
+                    self._entry_points[entry.name] = entry
+                else:
+                    text = f"the {self.kind} {entry.name!r} of {entry.value} is not used: {owner} has that name already"
+                    warnings.warn(text, stacklevel=2)
         return self._entry_points
 
 

@@ -187,6 +187,26 @@ def test_a_class_inside_another_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert fspo.objectives.known("own_nested:Outer.Inner")
 
 
+def test_a_package_that_takes_a_name_twice_is_warned_about(tmp_path: Path) -> None:
+    for module, name in (("first_package", "gspo"), ("second_package", "fixed"), ("third_package", "fixed")):
+        write_package(tmp_path, module, MODULE, "fspo.objectives", {name: f"{module}:Fixed"})
+    program = """
+import json, warnings, fspo
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    gspo, fixed = (fspo.objectives.get_class(name).__module__ for name in ("gspo", "fixed"))
+    fspo.objectives.names()
+print(json.dumps([gspo, fixed, sorted(str(w.message) for w in found)]))
+"""
+    gspo, fixed, found = printed(program, tmp_path)
+    assert gspo == "fspo.objectives.sequence.gspo"
+    other = {"second_package": "third_package", "third_package": "second_package"}[fixed]
+    assert found == [
+        f"the objective 'fixed' of {other}:Fixed is not used: {fixed}:Fixed has that name already",
+        "the objective 'gspo' of first_package:Fixed is not used: fspo has that name already",
+    ]
+
+
 def test_a_broken_package_does_not_hide_the_others(tmp_path: Path) -> None:
     code = "raise RuntimeError('no licence')\n"
     write_package(tmp_path, "broken_package", code, "fspo.objectives", {"broken": "broken_package:Broken"})
