@@ -48,7 +48,12 @@ def _at_rate(
     clip_rate: float,
     report: Callable[[Array], FairnessReport],
 ) -> Comparison:
-    found = objective.at_clip_rate(responses, clip_rate)
+    try:
+        found = objective.at_clip_rate(responses, clip_rate)
+    except Exception as error:
+        if not objectives.is_foreign(objective):
+            raise
+        return Comparison(name, note=f"its range could not be found ({type(error).__name__}: {error})")
     if found.objective is None or found.accepted is None:
         return Comparison(name, note=found.note)
     return Comparison(name, found.objective.clip_parameters, report=report(found.accepted))
