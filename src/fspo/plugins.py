@@ -151,7 +151,7 @@ def only_here(names: Iterable[str]) -> list[str]:
     """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
     classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
     local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
-    return [name for name in names if name in local]
+    return [name for name in names if name in local or name.startswith("__main__:")]
 
 
 def _name(cls: type[Any]) -> str:
@@ -162,7 +162,7 @@ def _name(cls: type[Any]) -> str:
 def _cause(error: Exception) -> str:
     """What went wrong while a module was imported; for an error in its own code also the kind and the place."""
     place = _place(error)
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return text if place is None else f"{type(error).__name__} in {place}: {text}"
 
 

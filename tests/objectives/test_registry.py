@@ -160,6 +160,7 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
     [
         ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError in .*flawed\.py, line 1: .*\): mend the module"),
         ("x = 1\nwidth = undefined\n", r"\(NameError in .*flawed\.py, line 2: name 'undefined' is not defined\): mend"),
+        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError in .*flawed\.py, line 1: two lines\): mend"),
         ("import no_such_package\n", r"\(ModuleNotFoundError in .*flawed\.py, line 1: No module named 'no_such_pack"),
         ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
         (
