@@ -14,6 +14,7 @@ from fspo.config import TrainConfig, read
 from fspo.objectives import FSPO
 from fspo.runs import RunWriter
 from fspo.settings import Settings
+from fspo.tasks.registry import TASKS
 
 
 class Riddles(tasks.Task):
@@ -146,7 +147,7 @@ def test_what_would_make_it_another_run_is_refused(override: str) -> None:
         config.require_same_run(saved, other)
 
 
-def test_a_task_object_is_saved_by_its_name_and_parameters() -> None:
+def test_a_task_object_is_saved_by_its_name_and_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the saved configuration stands for the same task."""
     own = config.TrainConfig(task=tasks.get({"name": "sort", "n_max": 5}))
     assert own.task == {"name": "sort", "n_max": 5}
@@ -158,5 +159,10 @@ def test_a_task_object_is_saved_by_its_name_and_parameters() -> None:
 
     with pytest.raises(ValueError, match=r"the task Hidden is not in a module.* such as riddles\.py"):
         config.TrainConfig(task=Hidden())
+    monkeypatch.setattr(TASKS, "_classes", dict(TASKS._classes))
+    tasks.register(Hidden)  # a name does not help the processes that score
+    for spec in ("riddles", {"name": "riddles"}, ["sort", "riddles"], Hidden()):
+        with pytest.raises(ValueError, match=r"the task Hidden is not in a module.* such as riddles\.py"):
+            config.TrainConfig(task=spec)
     mixture = config.TrainConfig(task=tasks.get(["sort", {"name": "jsonl:a.jsonl", "weight": 3}])).task
     assert mixture == [{"name": "sort", "weight": 1.0}, {"name": "jsonl", "path": "a.jsonl", "weight": 3.0}]

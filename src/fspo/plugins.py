@@ -8,6 +8,7 @@ import inspect
 import operator
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -116,9 +117,17 @@ class Registry(Generic[T]):
         return found
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
-        """Entry points of other packages, looked up once."""
+        """Entry points of other packages, looked up once; a name that is taken is not used, with a warning."""
         if self._entry_points is None:
-            self._entry_points = {entry.name: entry for entry in importlib.metadata.entry_points(group=self.group)}
+            self._entry_points = {}
+            taken = dict.fromkeys(self._built_in, "fspo")
+            for entry in importlib.metadata.entry_points(group=self.group):
+                owner = taken.setdefault(entry.name, entry.value)
+                if owner == entry.value:
+                    self._entry_points[entry.name] = entry
+                else:
+                    text = f"the {self.kind} {entry.name!r} of {entry.value} is not used: {owner} has that name already"
+                    warnings.warn(text, stacklevel=2)
         return self._entry_points
 
 
@@ -142,7 +151,7 @@ def only_here(names: Iterable[str]) -> list[str]:
     """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
     classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
     local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
-    return [name for name in names if name in local]
+    return [name for name in names if name in local or name.startswith("__main__:")]
 
 
 def _name(cls: type[Any]) -> str:
@@ -153,7 +162,7 @@ def _name(cls: type[Any]) -> str:
 def _cause(error: Exception) -> str:
     """What went wrong while a module was imported; for an error in its own code also the kind and the place."""
     place = _place(error)
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return text if place is None else f"{type(error).__name__} in {place}: {text}"
 
 

@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 def no_grad(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, called under `torch.no_grad()`. (That one as a decorator would import torch at once.)"""
+    """The function, called under `torch.no_grad()`, which as a decorator would import torch with the module."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""Text and numbers for people: what models wrote is shown, never obeyed."""
+"""Text and numbers for display; control characters in what a model wrote are shown as codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTIVE = re.compile(
 
 
 def visible(text: Any) -> str:
-    """The text with characters that act instead of print made visible; tabs and newlines stay."""
+    """The text with control characters and the like shown as codes; tabs and newlines stay."""
     return _ACTIVE.sub(_shown, str(text))
 
 

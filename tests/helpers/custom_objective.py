@@ -46,6 +46,15 @@ class Banded(Scaled):
         return Band(0.0, self.width, self.width)
 
 
+class Torchbound(Banded):
+    """The same with a band that cannot be asked with arrays."""
+
+    name: ClassVar[str] = "torchbound"
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+        return Band(0.0, self.width * lengths.new_ones(1), self.width)
+
+
 class Talkative(Mine):
     """The same with a number of its own, and one under a name that the run's metrics have."""
 

@@ -160,6 +160,7 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
     [
         ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError in .*flawed\.py, line 1: .*\): mend the module"),
         ("x = 1\nwidth = undefined\n", r"\(NameError in .*flawed\.py, line 2: name 'undefined' is not defined\): mend"),
+        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError in .*flawed\.py, line 1: two lines\): mend"),
         ("import no_such_package\n", r"\(ModuleNotFoundError in .*flawed\.py, line 1: No module named 'no_such_pack"),
         ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
         (
@@ -185,6 +186,26 @@ def test_a_class_inside_another_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert not fspo.objectives.known("own_nested:Outer.Inner")  # asking imports nothing
     assert fspo.objectives.get("own_nested:Outer.Inner", width=0.3).name == "fixed"
     assert fspo.objectives.known("own_nested:Outer.Inner")
+
+
+def test_a_package_that_takes_a_name_twice_is_warned_about(tmp_path: Path) -> None:
+    for module, name in (("first_package", "gspo"), ("second_package", "fixed"), ("third_package", "fixed")):
+        write_package(tmp_path, module, MODULE, "fspo.objectives", {name: f"{module}:Fixed"})
+    program = """
+import json, warnings, fspo
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    gspo, fixed = (fspo.objectives.get_class(name).__module__ for name in ("gspo", "fixed"))
+    fspo.objectives.names()
+print(json.dumps([gspo, fixed, sorted(str(w.message) for w in found)]))
+"""
+    gspo, fixed, found = printed(program, tmp_path)
+    assert gspo == "fspo.objectives.sequence.gspo"
+    other = {"second_package": "third_package", "third_package": "second_package"}[fixed]
+    assert found == [
+        f"the objective 'fixed' of {other}:Fixed is not used: {fixed}:Fixed has that name already",
+        "the objective 'gspo' of first_package:Fixed is not used: fspo has that name already",
+    ]
 
 
 def test_a_broken_package_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import fspo
 from fspo import objectives, ratios, runs
 from fspo.objectives import RLOO, Band, Objective, Responses, Totals
 from fspo.objectives.registry import OBJECTIVES
+from fspo.report import explore
 from fspo.report.panels.bands import (
     DrawnBand,
     LevelBand,
@@ -28,6 +29,7 @@ from fspo.report.panels.bands import (
 from fspo.report.report_run import ReportRun, load
 from fspo.report.row_summary import RowSummary
 from fspo.report.run_page import write
+from helpers.custom_objective import Torchbound
 from helpers.htmlpage import checked
 from helpers.synthetic import make_run, rewrite
 
@@ -177,6 +179,18 @@ class Bandless(RLOO):
 
     def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> None:  # type: ignore[override]
         return None
+
+
+@pytest.mark.usefixtures("registry")
+def test_an_error_in_an_objective_of_a_user_stops_neither_page_nor_audit(tmp_path: Path) -> None:
+    objectives.register(Torchbound)
+    folder = make_run(tmp_path / "run", steps=5)
+    configure(folder, {"name": "torchbound"})
+    assert "torchbound has no range of S" in checked(write(folder)).text
+    notes = {method.name: method.note for method in fspo.audit(folder).methods}
+    assert "AttributeError" in notes["torchbound"]
+    assert notes["gspo"] == ""
+    assert "torchbound" not in explore.render()
 
 
 @pytest.mark.usefixtures("registry")

@@ -55,6 +55,10 @@ def _at_rate(
             found = objective.at_clip_rate(responses, clip_rate)
     except OverflowError:
         return Comparison(name, note="the log-ratios are so large that its range would be infinite")
+    except Exception as error:
+        if not objectives.is_foreign(objective):
+            raise
+        return Comparison(name, note=f"its range could not be found ({type(error).__name__}: {error})")
     if found.objective is None or found.accepted is None:
         return Comparison(name, note=found.note)
     return Comparison(name, found.objective.clip_parameters, report=report(found.accepted))

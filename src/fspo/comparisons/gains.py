@@ -1,4 +1,4 @@
-"""Who gains: improvement by difficulty, speed, shares of the gradient by length, and features of the answers."""
+"""What training gained: by difficulty, speed, shares of the gradient by length, and features of the answers."""
 
 from __future__ import annotations
 

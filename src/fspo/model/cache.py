@@ -1,4 +1,4 @@
-"""Keys and values of running answers, in memory that follows what has been sampled and not what could be.
+"""Keys and values of running answers, in memory that grows with the sampled tokens, not with the limit.
 
 Answers of similar length form a cohort and are attended together in dense products. Inside a cohort answers are aligned
 at their ends: the newest token of every row is in the same column, and row r begins at column `shift[r]`. So a step

@@ -16,7 +16,17 @@ from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted, gaussian_rate
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
-from fspo.objectives.registry import LENGTH_LAWS, for_trainer, get, get_class, known, names, register, summaries
+from fspo.objectives.registry import (
+    LENGTH_LAWS,
+    for_trainer,
+    get,
+    get_class,
+    is_foreign,
+    known,
+    names,
+    register,
+    summaries,
+)
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
@@ -73,6 +83,7 @@ __all__ = [
     "gaussian_rate",
     "get",
     "get_class",
+    "is_foreign",
     "known",
     "names",
     "register",

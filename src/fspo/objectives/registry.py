@@ -80,6 +80,11 @@ def known(name: str) -> bool:
     return OBJECTIVES.known(name)
 
 
+def is_foreign(objective: Objective) -> bool:
+    """Whether its class is not of this package: an error in it must not stop what is shown about the others."""
+    return type(objective).__module__.partition(".")[0] != "fspo"
+
+
 def summaries() -> dict[str, str]:
     """One line per objective, for listings."""
     return OBJECTIVES.summaries()

@@ -65,7 +65,7 @@ def _rules(more: Sequence[str]) -> list[dict[str, Any]]:
 def _is_foreign(name: str) -> bool:
     """Whether another package brings the objective, and it can be made without parameters."""
     try:
-        return type(objectives.get(name)).__module__.partition(".")[0] != "fspo"
+        return objectives.is_foreign(objectives.get(name))
     except ValueError:  # of another package: broken, or with a parameter that has no default
         return False
 
@@ -75,7 +75,12 @@ def _rule(name: str, colour: int) -> dict[str, Any] | None:
     objective = objectives.get(name)
     if objective.clips_tokens or objective.needs_tokens or objective.estimates:
         return None
-    band = objective.band(LENGTHS, ANY_TOTALS)
+    try:
+        band = objective.band(LENGTHS, ANY_TOTALS)
+    except Exception:
+        if not objectives.is_foreign(objective):
+            raise
+        return None
     if band is None:
         return None
     centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), LENGTHS.shape).tolist() for v in band[:3])

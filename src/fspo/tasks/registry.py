@@ -79,13 +79,21 @@ def spec(task: Task) -> Any:
         return [{**spec(part), "weight": weight} for part, weight in zip(task.parts, task.weights, strict=True)]
     cls = type(task)
     own = cls.name not in TASKS.names() or TASKS.get(cls.name) is not cls
-    if own and (cls.__module__ == "__main__" or "<locals>" in cls.__qualname__):
-        raise ValueError(
-            f"the task {cls.__name__} is not in a module, so that the processes that score answers and a resumed run "
-            f"cannot import it: put the class into a file of its own, such as {cls.name}.py"
-        )
+    check_importable(task, registered=not own)
     values = task.model_dump(mode="json", exclude_defaults=True)
     return {"name": f"{cls.__module__}:{cls.__qualname__}" if own else cls.name, **values}
+
+
+def check_importable(task: Task, *, registered: bool = True) -> None:
+    """Refuse a task that other processes cannot import; one that is registered and trusted needs no other process."""
+    for part in task.components():
+        cls = type(part)
+        local = cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
+        if local and not (registered and part.trusted):
+            raise ValueError(
+                f"the task {cls.__name__} is not in a module, so that the processes that score answers and a resumed "
+                f"run cannot import it: put the class into a file of its own, such as {cls.name}.py"
+            )
 
 
 def _one(spec: Mapping[str, Any]) -> Task:

@@ -132,7 +132,7 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
 
 @dataclass
 class _Training:
-    """A run that is going. Every process has one, and does all of it but what only the leader does: write and tell."""
+    """A run in progress. Every process has one and does all of its work; only the leader writes and calls observers."""
 
     config: TrainConfig
     team: Team

@@ -74,7 +74,7 @@ class OldLogProbs:
         return self._values[rows, :width]
 
     def take(self, rows: list[int], out: LogProbs) -> Tensor:
-        """Those of these rows. A row that is not known yet is on-policy: what was just computed is its own."""
+        """Old log-probs of these rows. A row that is not known yet is on-policy: it gets those just computed."""
         index = torch.tensor(rows, device=self._values.device)
         width = out.mask.shape[1]
         if self._values.dtype != out.logprobs.dtype:

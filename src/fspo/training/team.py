@@ -69,7 +69,7 @@ class Team:
 
 
 class ProcessTeam(Team):
-    """Several processes, with torch.distributed set up; `lost` says that one of the others has ended."""
+    """Several processes, with torch.distributed set up; `lost` is called when another process has ended."""
 
     def __init__(self, lost: Callable[[], NoReturn]) -> None:
         import torch.distributed as dist

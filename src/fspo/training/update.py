@@ -233,7 +233,7 @@ class _Part:
         self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
 
     def add(self, result: Output, places: Tensor, share: float, kl: float) -> None:
-        """The result of a micro-batch; `share` is that of its rows in the computed ones of the minibatch."""
+        """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
         self.log_ratio[places], self.accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value

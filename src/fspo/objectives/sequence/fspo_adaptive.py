@@ -79,7 +79,7 @@ class FSPOAdaptive(Objective):
         return Weighting(gain=constant_gain(self.reference_length))
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
-        """The FSPO that this was at an update; where only the widths were recorded, with the drift as it bounds it."""
+        """FSPO with the band of an update; where only the widths were recorded, with a bounded drift."""
         if metrics.get("c_low") is None:
             return self
         return FSPO(drift="bounded", dual=self.dual, reference_length=self.reference_length).recorded(metrics)
@@ -136,7 +136,7 @@ class FSPOAdaptive(Objective):
         return max(self.c_min, min(self.c_max, c))
 
     def _stepped(self, u: float, sigma: float, outside: float) -> float:
-        """One step of the quantile; none further out where a bound holds the width and the rate cannot answer."""
+        """One step of the quantile; none beyond c_min or c_max, where the clip rate no longer depends on it."""
         step = self.step * (outside / (self.clip_rate / 2) - 1)
         if (step > 0 and sigma * u >= self.c_max) or (step < 0 and sigma * u <= self.c_min):
             return u

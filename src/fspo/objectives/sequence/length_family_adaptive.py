@@ -36,7 +36,7 @@ class LengthFamilyAdaptive(FSPOAdaptive):
         return Weighting(scale, gain * constant_gain(self.reference_length))
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
-        """The member that this was at an update; where only the widths were recorded, with a bounded drift."""
+        """The member of the family with the band of an update; with a bounded drift where only widths were recorded."""
         return self if metrics.get("c_low") is None else self._member.recorded(metrics)
 
     def _clipped(self, batch: Batch, band: Band) -> Surrogate:

@@ -118,7 +118,12 @@ def own_rule(run: ReportRun) -> DrawnBand | None:
     totals = last_responses(run.rows).totals
     # Rows have no tokens to take the mean of exp(l) - 1 - l from; it estimates the same drift as the mean of l.
     rule = DrawnBand(run.objective["name"], objective, totals.with_low_variance_kl(-totals.log_ratio))
-    return None if objective.band(np.ones(1), rule.totals) is None else rule
+    try:
+        return None if objective.band(np.ones(1), rule.totals) is None else rule
+    except Exception:
+        if not objectives.is_foreign(objective):
+            raise
+        return None
 
 
 def comparison_rate(rows: RowSummary) -> float:

@@ -131,7 +131,7 @@ def harden_supervisor() -> None:
 
 
 def end_with_parent() -> None:
-    """A change of user undoes this."""
+    """Be killed when the parent ends; a change of user undoes this."""
     checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "pdeathsig")
 
 

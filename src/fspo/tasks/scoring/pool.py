@@ -75,7 +75,7 @@ class Pool:
                         self._replace(slot)
 
     def submit(self, items: Sequence[tuple[Example, str]]) -> None:
-        """Queue samples. Without any, only attend to the workers: hand out samples, store results, end the late."""
+        """Queue samples. Without any, only attend to the workers: hand out samples, store results, end late workers."""
         self._todo.extend(range(len(self._items), len(self._items) + len(items)))
         self._items += items
         self._results += [None] * len(items)
