@@ -45,7 +45,8 @@ def plan(
         "memory_gib": memory_gib, "tflops": tflops, "bandwidth": bandwidth,
     }  # fmt: skip
     chosen = [] if any(options.values()) else _written_for(context, (arguments or [""])[0])
-    config = read(*split(arguments))
+    path, overrides = split(arguments)
+    config = read(path, [*overrides, "task=sort", "eval.task=null"])  # a plan needs no task, which may need an extra
     plans = [planner.plan(config, _situation(**each)) for each in chosen or [options]]
     print(f"{config.model.path}: {plans[0].shape.parameters / 1e9:.2f} B parameters")
     for found in plans:

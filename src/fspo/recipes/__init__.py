@@ -1,8 +1,8 @@
 """Configurations that are part of the package. `recipe:NAME` stands for one wherever the path of a file is taken.
 
 A recipe is a YAML file of settings. Its first comment says what it trains, `# engines:` names the trainers that it is
-written for, and the comment at its end has `$ fspo plan recipe:NAME OPTIONS` for the devices that it is written for, with
-what that prints.
+written for, and the comment at its end has `$ fspo plan recipe:NAME OPTIONS` for the devices that it is written for,
+with what that prints.
 """
 
 from __future__ import annotations
