@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "warmup": None,
     "steps": 2,
     "rollout": {"prompts": 8, "group": 8, "max_new_tokens": 8},
-    "update": {"epochs": 2, "minibatches": 2, "lr": 3e-3},
+    "update": {"epochs": 2, "minibatches": 2, "lr": 3e-3, "schedule": "linear"},
     "eval": {"prompts": 4, "every": 2},
 }
 

@@ -56,7 +56,7 @@ COMMANDS = [
     ["--help"], ["--version"], ["train", "--help"], ["methods"], ["methods", "fspo"], ["tasks"], ["tasks", "sort"],
     ["audit", "{run}", "--html", "{out}/audit.html", "--json"], ["audit", "{run}", "--rule", "gspo"],
     ["report", "{run}", "--out", "{out}/report.html", "--svg", "{out}/svg"], ["explore", "--out", "{out}/explore.html"],
-    ["compare"],
+    ["compare"], ["recipes"], ["recipes", "gsm8k-24gb"],
 ]  # fmt: skip
 NEEDS_TORCH = [["train"], ["eval", "{run}"], ["sample", "{run}"], ["warmup"], ["compare", "smoke"]]
 
@@ -79,6 +79,17 @@ def test_commands_without_torch(run: Path, tmp_path: Path) -> None:
     """One after the other in one process."""
     done = started(EACH, *(json.dumps([a.format(run=run, out=tmp_path) for a in command]) for command in COMMANDS))
     assert done.returncode == 0, done.stderr
+
+
+def test_python_says_what_to_install(tmp_path: Path) -> None:
+    done = started(f"import fspo; fspo.train(fspo.TrainConfig(), {str(tmp_path / 'run')!r})")
+    assert done.stderr.strip().endswith("need torch, which is not installed: pip install 'fspo[train]'")
+
+
+def test_verl_without_its_packages_is_refused_with_all_that_is_missing() -> None:
+    done = started("from fspo.cli.main import main; main()", "train", "--engine", "verl")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --engine verl cannot start: ")
 
 
 @pytest.mark.parametrize("command", NEEDS_TORCH, ids=" ".join)

@@ -59,9 +59,20 @@ def train(
             require_same_run(saved, config)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
+    _require_torch()
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
+
+
+def _require_torch() -> None:
+    try:
+        import_module("torch")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "training, evaluation and sampling need torch, which is not installed: pip install 'fspo[train]'",
+            name=error.name,
+        ) from None
 
 
 def _saved(folder: Path) -> TrainConfig:
@@ -134,6 +145,7 @@ class _Loaded:
     @classmethod
     def of(cls, model: str | Path, settings: Sequence[str], trust: bool) -> _Loaded:
         """A run's folder brings its configuration and its last checkpoint."""
+        _require_torch()
         from fspo import tasks
         from fspo.model.loading import load, set_threads
 

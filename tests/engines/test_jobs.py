@@ -21,6 +21,7 @@ from fspo.engines.extras import lacking, missing
 from fspo.engines.trl import run as run_trl
 from fspo.engines.verl import job, needs
 from fspo.engines.verl.probe import probe
+from helpers.processes import Command
 
 SMALL = [
     "model.path=tiny:1x32", "task={name: sort, n_min: 2, n_max: 3}", "warmup=null", "steps=2", "rollout.prompts=4",
@@ -105,7 +106,7 @@ def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
     runner = CliRunner()
-    done = runner.invoke(app, ["doctor", "local", "--json"])
+    done = runner.invoke(app, ["doctor", "local", "--json", "-"])
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
     assert facts["versions"]["torch"]
@@ -115,6 +116,25 @@ def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
     assert facts["extras"]["train"] == []
     if facts["engines"]["verl"]:
         assert runner.invoke(app, ["doctor", "verl"]).exit_code == 1
+
+
+def test_facts_of_the_doctor_go_to_standard_output_or_a_file(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the entry point, which completes `--json` without a path."""
+    monkeypatch.setattr(checkup, "plugin", dict)  # a new process that imports verl
+    assert json.loads(command("doctor", "--json").stdout)["extras"]["train"] == []
+    assert "engine local" in command("doctor", "--json", str(tmp_path / "facts.json")).stdout
+    assert json.loads((tmp_path / "facts.json").read_text())["engines"]["local"] == []
+
+
+def test_recipes_are_listed_and_planned_without_the_packages_of_their_tasks(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("reasoning_gym", "datasets", "math_verify"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "smollm2-chain-sum" in command("recipes").stdout
+    assert "fits" in command("plan", "recipe:smollm2-chain-sum").stdout
 
 
 def test_the_doctor_knows_its_engines() -> None:

@@ -108,6 +108,17 @@ def test_more_of_anything_needs_more() -> None:
     assert not found.fits, "8 B parameters in float32 with their optimiser need more than one device"
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_without_options_is_planned_for_what_it_is_written_for(name: str) -> None:
+    done = CliRunner().invoke(app, ["plan", f"recipe:{name}"])
+    assert done.exit_code == 0, done.output
+    text = (recipes.FOLDER / f"{name}.yaml").read_text()
+    tables = [line.removeprefix("# ") for line in text.splitlines() if line.startswith(("# engine ", "#   "))]
+    printed = done.output.splitlines()
+    assert [line for line in tables if line.startswith("engine ")] == [l for l in printed if l.startswith("engine ")]
+    assert {line for line in tables if " per step (" in line} <= set(printed)
+
+
 def test_the_command_line() -> None:
     runner = CliRunner()
     done = runner.invoke(app, ["plan", "recipe:gsm8k-24gb", "--engine", "verl"])

@@ -58,7 +58,8 @@ def learned(
     name: str, parameters: dict[str, Any], advantages: list[float], *, seed: int = 0, budget: int = 60, every: bool
 ) -> tuple[Learner, list[Update], list[list[torch.Tensor]], Metrics]:
     """One step in double precision: the learner, its updates, the gradient of each, and the metrics."""
-    overrides = ["update.lr=0.01", f"update.token_budget={budget}", f"update.all_rows={every}", "rollout.prompts=4"]
+    overrides = ["update.lr=0.01", "update.minibatches=2", f"update.token_budget={budget}", "rollout.prompts=4",
+                 f"update.all_rows={every}"]  # fmt: skip
     config = read(None, overrides)
     policy = make("qwen3", torch.float64)
     objective = objectives.get(name, **parameters)

@@ -18,24 +18,29 @@ def doctor(
     engines: Annotated[
         list[str] | None, typer.Argument(help="local, trl, verl, vllm: exit code 1 if one of these lacks something")
     ] = None,
-    json_out: Annotated[bool, typer.Option("--json", help="print all facts as JSON")] = False,
+    json_out: Annotated[
+        str | None, typer.Option("--json", metavar="[PATH]", help="write all facts here; alone: to standard output")
+    ] = None,
 ) -> None:
     """Versions, devices, extras, sandbox and verl's plug-in, and what each engine lacks on this machine.
 
     [dim]fspo doctor[/]
+    [dim]fspo doctor --json[/]
     """
     from fspo.engines.checkup import ENGINES, examine
-    from fspo.files import json_text
+    from fspo.files import json_text, replace_file
     from fspo.settings import hint
 
     for name in engines or []:
         if name not in ENGINES:
             raise ValueError(f"there is no engine {name!r}{hint(name, ENGINES)}")
     facts = examine()
-    if json_out:
+    if json_out == "-":
         print(json_text(facts, indent=1))
     else:
         _show(facts)
+    if json_out not in (None, "-"):
+        replace_file(json_out, json_text(facts, indent=1))
     if any(facts["engines"][name] for name in engines or []):
         raise typer.Exit(1)
 

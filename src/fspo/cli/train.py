@@ -51,6 +51,10 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
+    if engine is Engine.verl and not dry_run:
+        from fspo.engines.verl.needs import require_packages
+
+        require_packages()
     if engine is Engine.local and not dry_run:
         from fspo.training import processes
 

@@ -92,7 +92,7 @@ def _load(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise ValueError("hf tasks need the package datasets: pip install fspo[tasks]") from None
+        raise ValueError("hf tasks need the package datasets: pip install 'fspo[tasks]'") from None
     rows: list[dict[str, Any]] = load_dataset(name, config, split=split).to_list()
     return rows
 

@@ -113,7 +113,7 @@ def _registry() -> dict[str, Any]:
         import reasoning_gym  # noqa: F401
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise ValueError("reasoning_gym tasks need the package reasoning-gym: pip install fspo[tasks]") from None
+        raise ValueError("reasoning_gym tasks need the package reasoning-gym: pip install 'fspo[tasks]'") from None
     datasets: dict[str, Any] = DATASETS
     return datasets
 

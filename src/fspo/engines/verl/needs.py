@@ -12,6 +12,12 @@ from fspo.engines.verl.probe import environment, probe
 from fspo.settings import flat
 
 
+def require_packages() -> None:
+    """Refuse where packages are missing; needs none of them itself."""
+    if absent := lacking("verl", "vllm"):
+        raise ValueError(_sentence([absent]))
+
+
 def require(config: TrainConfig) -> None:
     """Refuse a run that verl could not start, in one sentence."""
     elsewhere = "RAY_ADDRESS" in os.environ or any("ray_init.address" in key for key in flat(config.engines.verl))
@@ -20,9 +26,11 @@ def require(config: TrainConfig) -> None:
         asked = probe(os.environ | environment("."))
         found = [sentence for sentence in (asked["verl"], asked["plugin"], asked["trl"]) if sentence]
     if found:
-        raise ValueError(
-            f"--engine verl cannot start: {'; '.join(found)}. --dry-run writes the run for another machine"
-        )
+        raise ValueError(_sentence(found))
+
+
+def _sentence(found: list[str]) -> str:
+    return f"--engine verl cannot start: {'; '.join(found)}. --dry-run writes the run for another machine"
 
 
 def problems(*, elsewhere: bool = False) -> list[str]:

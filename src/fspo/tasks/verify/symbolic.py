@@ -56,7 +56,7 @@ def equivalent(gold: str, given: str) -> bool:
     try:
         from math_verify import verify
     except ImportError:
-        raise ValueError("question-answer tasks need the package math-verify: pip install fspo[tasks]") from None
+        raise ValueError("question-answer tasks need the package math-verify: pip install 'fspo[tasks]'") from None
     wanted = _parsed_gold(gold)
     if not wanted:
         raise ValueError(f"math-verify cannot read the reference answer {gold!r}: correct that row")
