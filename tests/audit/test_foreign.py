@@ -206,6 +206,8 @@ def test_characters_give_no_band() -> None:
 
 
 def test_a_column_that_cannot_have_its_role_is_named() -> None:
+    with pytest.raises(ValueError, match="column 'length' holds boolean, which cannot be the length"):
+        fspo.audit(FRAME.with_columns(length=pl.lit(True)))
     found = fspo.audit(FRAME.with_columns(advantage=pl.lit(["a"]), reward=pl.struct("accepted")))
     assert "column 'advantage' holds lists of text, which cannot be the advantage: it is left out" in str(found)
     assert "column 'reward' holds objects, which cannot be the reward: it is left out" in str(found)

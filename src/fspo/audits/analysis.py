@@ -36,6 +36,7 @@ __all__ = ["Audit", "audit"]
 
 DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known
 MOST_BINS = 1000
+HEAVY_TAILS = "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of the rows"
 MOST_CATEGORIES = 100
 
 
@@ -202,6 +203,8 @@ class Analysis:
                 c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
             )
             self.heavy = bool(self.wild.any()) or heavy_tails(S, L, law)
+            if self.heavy and not self.wild.any():
+                self.notes.append(f"{HEAVY_TAILS}.")
             return robust_law(law, S, L, self.wild, self.confidence)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")

@@ -50,7 +50,7 @@ def _plots(audit: Audit) -> list[Plot]:
     if audit.recommendation is not None:
         first = audit.recommendation.report
         rates = [r for r in audit.recommendation.rates if len(r.report.bins) == len(first.bins)]
-        groups = [_bars(r.name, r.report, k + 1) for k, r in enumerate(rates)]
+        groups = [_bars(r.name if k else "recommended", r.report, k + 1) for k, r in enumerate(rates)]
         reference = ("wanted", audit.recommendation.clip_rate)
         drawn.append(_chart("Clip rate by length, the recommended band", first, groups, reference))
     if any(s.clip_rate is not None for s in audit.spans):
