@@ -1,6 +1,6 @@
 """Do the audit's intervals and its band hold what they promise? Simulated files with known truth.
 
-    python benchmarks/simulate.py [--files 300] [--sizes 30 60 300 3000]
+    python benchmarks/simulate.py [--files 300] [--sizes 30 60 300 3000] [--only jumps skewed]
 
 Each process makes rows of S = mu L + sigma L^H Z with advantages of either sign, some of them with a few wild rows. Of
 every file: do the 95 % intervals of mu, sigma and H, of the band's exponent, and of the clip rate on fresh rows hold
@@ -119,9 +119,11 @@ def clip_rates(band: Recommendation, rows: dict[str, Array]) -> Array:
     return np.asarray(bins.sum(clipped) / bins.sum())
 
 
-def table(files: int, sizes: list[int]) -> Iterator[list[str]]:
-    """One row per process and size: shares in %, and flatness in points."""
+def table(files: int, sizes: list[int], only: list[str]) -> Iterator[list[str]]:
+    """One row per process and size: shares in %, and flatness in points. `only` are words in the processes' names."""
     for name, settings in PROCESSES.items():
+        if only and not any(word in name for word in only):
+            continue
         process = Process(**settings)  # type: ignore[arg-type]
         fresh = process.fresh(0)
         for n in sizes:
@@ -146,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--files", type=int, default=300)
     parser.add_argument("--sizes", type=int, nargs="+", default=[30, 60, 300, 3000])
+    parser.add_argument("--only", nargs="+", default=[], help="words in the names of the wanted processes")
     args = parser.parse_args()
     head = [
         "process",
@@ -161,7 +164,7 @@ def main() -> None:
     ]
     print("| " + " | ".join([*head, "difference, 95 %"]) + " |")
     print("|" + "---|" * (len(head) + 1))
-    for cells in table(args.files, args.sizes):
+    for cells in table(args.files, args.sizes, args.only):
         print("| " + " | ".join(cells) + " |", flush=True)
 
 

@@ -32,7 +32,10 @@ def number(value: Any) -> float | None:
     """A finite float, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number with hundreds of digits
+        return None
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
@@ -40,7 +43,7 @@ def percent(value: float | None, digits: int | None = None) -> str:
     if value is None:
         return "–"
     if digits is None:
-        digits = 1 if abs(value) >= 0.00995 or value == 0 else 2
+        digits = 1 if abs(value) >= 0.00995 or abs(value) < 1e-9 else 2  # an end of an interval may be 0 up to rounding
     return f"{100 * value:.{digits}f} %"
 
 

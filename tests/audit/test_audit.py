@@ -354,7 +354,7 @@ def test_json_and_page(tmp_path: Path) -> None:
     assert page.tags.count("script") == 1  # of the page itself
     assert "<script>alert" not in text
     assert not page.links
-    assert page.tags.count("svg") == 4
+    assert page.tags.count("svg") == 5
     assert "\x1b" not in text
     assert "\x1b" not in str(found)
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"

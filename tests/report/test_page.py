@@ -186,6 +186,7 @@ def test_torn_and_odd_files(tmp_path: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "reward": NaN, "lre": Infinity}\n')
         file.write('{"step": 4, "warnings": "not a mapping", "clip_by_length": 7}\n')
+        file.write(f'{{"step": {10**400}}}\n{{"step": 5, "groups_without_variance": {10**400}}}\n')
         file.write('[1]\n{"step": "x"}\n{"step": 7, "rew')
     (folder / "config.yaml").write_text("a: [1\n")
     (folder / "evaluations.jsonl").write_text(
@@ -197,7 +198,7 @@ def test_torn_and_odd_files(tmp_path: Path) -> None:
     odd.with_columns(log_ratio=pl.lit(float("nan"))).write_parquet(rows.path_of(folder, 4))
     odd.with_columns(pl.col("length").cast(pl.Int64)).write_parquet(rows.path_of(folder, 6))
     text = checked(write(folder)).text
-    assert "metrics.jsonl: 4 unreadable lines left out." in text
+    assert "metrics.jsonl: 6 unreadable lines left out." in text
     assert "config.yaml cannot be read" in text
     assert "step-000002.parquet is not a readable Parquet file (and 2 more)" in text
     assert summary_of(folder).steps == 2

@@ -49,6 +49,12 @@ def test_nothing_or_everything_solved_still_has_an_interval(reward: float) -> No
     assert found.pass_at_interval[4][1] - found.pass_at_interval[4][0] > 0.2
 
 
+def test_one_prompt_is_no_certainty() -> None:
+    found = summarise([answer(float(k < 3), 3) for k in range(8)], "eval", prompts=1, samples=8)
+    assert found.accuracy == pytest.approx(3 / 8)
+    assert found.interval[1] - found.interval[0] > 0.8
+
+
 def test_answers_without_a_score_are_not_wrong() -> None:
     failed = Answer("p", "c", None, 3, False, 0.3, "t", "error", "ValueError: no <object at 0x7f00aa11bb22>")
     found = summarise([answer(1.0, 3)] * 6 + [failed] * 4, "eval", prompts=10, samples=1)
@@ -73,7 +79,7 @@ def test_the_interval_over_prompts_covers_prompts_with_missing_scores() -> None:
     rows = [answer(1.0, 3), answer(None, 3), answer(0.0, 3), answer(1.0, 3)] * 20
     found = summarise(rows, "eval", prompts=20, samples=4)
     assert found.accuracy == pytest.approx(2 / 3)
-    assert found.interval == pytest.approx((2 / 3, 2 / 3)), "all prompts agree"
+    assert found.interval == pytest.approx(wilson(20 * 2 / 3, 20)), "all prompts agree: a bootstrap would be a point"
     assert sorted(found.pass_at) == [1, 2]
     mixed = summarise(rows[:42] + [answer(None, 3)] * 38, "eval", prompts=20, samples=4)
     assert mixed.interval[0] < mixed.accuracy < mixed.interval[1]

@@ -18,13 +18,13 @@ from fspo.fairness import (
     FEW,
     FairnessReport,
     ScalingLaw,
-    band_exponent,
     cut,
     fresh_rate_interval,
+    heavy_tails,
     quantile_edges,
     report_of_bins,
+    robust_law,
     rows_needed,
-    scaling_law,
     scaling_law_of_sums,
     wild_rows,
     wilson,
@@ -36,6 +36,7 @@ __all__ = ["Audit", "audit"]
 
 DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known
 MOST_BINS = 1000
+HEAVY_TAILS = "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of the rows"
 MOST_CATEGORIES = 100
 
 
@@ -84,6 +85,7 @@ class Analysis:
         self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
         self.notes: list[str] = list(gathered.notes)
         self.wild = np.zeros(0, bool)  # of the sampled rows
+        self.heavy = False  # whether the tails of S are heavy
         # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
         self.off_policy = int(self.cells["count"].sum()) if gathered.has("log_ratio") else 0
         self.clippable = int(self.cells["with_gradient"].sum()) if self.off_policy else 0
@@ -196,17 +198,15 @@ class Analysis:
         if self.off_policy < FEW:
             self.notes.append(f"mu, sigma and H: cannot tell from {self.off_policy} rows; at least {FEW} are needed.")
             return None
-        S, L, tame = responses.log_ratio, responses.lengths, ~self.wild
+        S, L = responses.log_ratio, responses.lengths
         try:
             law = scaling_law_of_sums(
                 c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
             )
-            if tame.all():
-                return law
-            clipped = band_exponent(S[tame], L[tame], np.zeros(int(tame.sum())), DEFAULT_CLIP_RATE, self.confidence)
-            found = scaling_law(S[tame], L[tame], confidence=self.confidence)
-            found = found.reaching(law.mu_interval, law.scale_interval, clipped.interval)
-            return found.reaching(law.mu_interval, law.scale_interval, law.interval)
+            self.heavy = bool(self.wild.any()) or heavy_tails(S, L, law)
+            if self.heavy and not self.wild.any():
+                self.notes.append(f"{HEAVY_TAILS}.")
+            return robust_law(law, S, L, self.wild, self.confidence)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
@@ -226,7 +226,7 @@ class Analysis:
             )
             return None
         parts = self.sampled.parts(self.gathered.roles)
-        advisor = Advisor(responses, self.wild, self.sampled.by_length, parts, self.confidence)
+        advisor = Advisor(responses, self.wild, self.sampled.by_length, parts, self.confidence, self.heavy)
         rates = None if own is None else BandRates(self._own_rule, own)
         band = advisor.recommend(rate, rates)
         if band is None:

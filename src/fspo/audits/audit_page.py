@@ -47,6 +47,12 @@ def _plots(audit: Audit) -> list[Plot]:
         first = next(iter(reports.values()))
         groups = [_bars(name, report, k + 1) for k, (name, report) in enumerate(reports.items())]
         drawn.append(_chart(f"Clip rate by {first.attribute}, methods at the same overall rate", first, groups, None))
+    if audit.recommendation is not None:
+        first = audit.recommendation.report
+        rates = [r for r in audit.recommendation.rates if len(r.report.bins) == len(first.bins)]
+        groups = [_bars(r.name if k else "recommended", r.report, k + 1) for k, r in enumerate(rates)]
+        reference = ("wanted", audit.recommendation.clip_rate)
+        drawn.append(_chart("Clip rate by length, the recommended band", first, groups, reference))
     if any(s.clip_rate is not None for s in audit.spans):
         x = [(s.first + s.last) / 2 for s in audit.spans]
         low, high = ([s.interval[k] if s.interval else None for s in audit.spans] for k in (0, 1))

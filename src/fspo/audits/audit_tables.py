@@ -115,7 +115,7 @@ def _model(audit: Audit) -> Table:
         rows.append(["", f"{shape.skewness:.2f}", f"{shape.excess_kurtosis:.2f}", "skewness and excess kurtosis"])
     if audit.ess is not None:
         rows.append(["ESS", percent(audit.ess), "", "effective share of the rows under the weights exp(S)"])
-    title = "S = mu L + sigma L^H Z, over all rows"
+    title = f"S = mu L + sigma L^H Z, over {law.count:,} rows"
     return Table(title, ["", "estimate", _interval(audit), ""], rows, words=1)
 
 

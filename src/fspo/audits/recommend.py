@@ -18,6 +18,7 @@ from fspo.fairness import (
     band_exponent,
     fresh_rate_interval,
     homogeneous,
+    middle_law,
     outer_value,
     partition_bands,
 )
@@ -73,6 +74,7 @@ class Advisor:
     report: Report  # what is accepted of each row -> the clip rates by length
     parts: tuple[str, Array] | None  # a column of categories, and its name
     confidence: float
+    heavy: bool = False  # whether the tails are heavy
 
     def recommend(self, clip_rate: float, own: BandRates | None) -> Recommendation | None:
         """The band that clips `clip_rate` of the gradients, half of it on each side, by quantiles of z; None if none.
@@ -81,6 +83,9 @@ class Advisor:
         its interval lies clear of it.
         """
         fitted = self._exponent(clip_rate, ~self.wild)
+        if self.heavy:  # rows far out, such as jumps, may give the tails another trend than the rest of the rows has
+            S, L = (v[~self.wild] for v in (self.responses.log_ratio, self.responses.lengths))
+            fitted = fitted.reaching(middle_law(S, L, self.responses.mu, self.confidence)[1].interval)
         H = max(0.0, min(1.0, round(fitted.value, 3))) if fitted.clear_of_half(NEAR_HALF) else 0.5
         widths = self._widths(clip_rate, H)
         if widths is None:

@@ -63,7 +63,7 @@ class SampledRows:
             found.append(
                 f"{count:,} of {len(S):,} rows lie far outside of all others of like length (S = {span}): the band's "
                 "centre and exponent, mu, sigma and H are without them; the intervals of mu, sigma and H reach to the "
-                "values with them."
+                "values with them, and those of sigma and H to those of the middle half of the rows."
             )
             if heaviest > 0.5:
                 found.append(
@@ -102,7 +102,10 @@ class SampledRows:
         errors = np.sqrt((1 - 2 * shares) * squares + shares**2 * squares.sum()) / total
         z = NormalDist().inv_cdf(0.5 + self.confidence / 2)
         for k, p, e in zip(numbers, shares, errors, strict=True):
-            found[int(k)] |= {"kept": float(p), "kept_interval": (max(0.0, float(p - z * e)), float(p + z * e))}
+            found[int(k)] |= {
+                "kept": float(p),
+                "kept_interval": (max(0.0, float(p - z * e)), min(1.0, float(p + z * e))),
+            }
         return found
 
     def spans(self) -> list[Span]:

@@ -64,7 +64,9 @@ def audit(
     columns = {role: name for role, name in given.items() if name is not None}
     found = run(files, columns=columns, by=by, rule=rule, clip_rate=clip_rate, bins=bins, confidence=confidence)
     print(found.to_json() if json_out == "-" else found)
-    if json_out not in (None, "-"):
-        found.write_json(str(json_out))
-    if html is not None:
-        found.write_html(html)
+    for path, write in ((None if json_out == "-" else json_out, found.write_json), (html, found.write_html)):
+        try:
+            if path is not None:
+                write(path)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}") from None

@@ -6,7 +6,8 @@ S, L as everywhere; z = (S - mu L) / L^H. The band clips z > c_high (where A > 0
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from fspo import ratios
 from fspo.fairness.bins import Interval, quantile_edges
+from fspo.fairness.scaling import ScalingLaw, scaling_law
 
 Array = NDArray[Any]
 
@@ -21,6 +23,9 @@ FAR = 7.0  # a row is wild beyond so many times the 80 % quantile of its side: a
 MOST_WILD = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
 TAIL = (0.05, 0.25)  # tails that say enough about the spread: fewer rows are noise, more are near the centre
 EXPONENTS = (-0.5, 1.5)  # searched
+HEAVY = 1.0  # excess kurtosis above which tails are called heavy
+QUARTILES = 1.349  # distance of the quartiles of a standard Gaussian
+USUAL_RATE = 0.1  # the clip rate at which a band's exponent enters the law
 MOST_ROWS = 1 << 14  # more rows make neither quantiles nor the exponent usefully more precise
 
 
@@ -34,6 +39,10 @@ class BandExponent:
     def clear_of_half(self, margin: float) -> bool:
         """Whether the whole interval is farther from 1/2 than the margin."""
         return self.interval[0] > 0.5 + margin or self.interval[1] < 0.5 - margin
+
+    def reaching(self, other: Interval) -> BandExponent:
+        """This exponent with an interval that holds another one too."""
+        return replace(self, interval=(min(self.interval[0], other[0]), max(self.interval[1], other[1])))
 
 
 def wild_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
@@ -106,6 +115,49 @@ def band_exponent(
     margin = float(-stdtrit(max(1, len(rows) - 1), (1 - confidence) / 2)) * float(np.hypot(np.sqrt(chance), drift))
     low, high = _root(covariance, margin), _root(covariance, -margin)
     return BandExponent(value, (min(low, value), max(high, value)))
+
+
+def heavy_tails(log_ratio: Array, lengths: Array, law: ScalingLaw) -> bool:
+    """Whether u = (S - mu L) / L^H has an excess kurtosis above HEAVY that chance does not explain."""
+    u = (log_ratio - law.mu * lengths) / lengths**law.exponent
+    u = u - u.mean()
+    u = u / np.abs(u).max()  # powers could overflow
+    chance = 3 * np.sqrt(24 / len(u))
+    return bool((u**4).mean() / (u**2).mean() ** 2 - 3 > max(HEAVY, chance))
+
+
+def middle_law(log_ratio: Array, lengths: Array, mu: float, confidence: float = 0.95) -> tuple[Interval, BandExponent]:
+    """sigma and H of the middle half of the rows, which rows far out do not move.
+
+    H is that of the quartiles, and sigma that of a Gaussian with these quartiles.
+    """
+    fitted = band_exponent(log_ratio, lengths, np.zeros(len(log_ratio)), 0.5, confidence)
+
+    def log_scale(H: float) -> float:
+        low, high = np.quantile((log_ratio - mu * lengths) / lengths**H, [0.25, 0.75])
+        return float(np.log(max((high - low) / QUARTILES, 1e-300)))
+
+    middle = log_scale(fitted.value)
+    error = 1.17 * NormalDist().inv_cdf(0.5 + confidence / 2) / float(np.sqrt(len(log_ratio)))  # of a Gaussian
+    low, high = (float(np.hypot(error, log_scale(H) - middle)) for H in reversed(fitted.interval))
+    return (float(np.exp(middle - low)), float(np.exp(middle + high))), fitted
+
+
+def robust_law(law: ScalingLaw, log_ratio: Array, lengths: Array, wild: Array, confidence: float = 0.95) -> ScalingLaw:
+    """The law of the rows that are not wild; where tails are heavy, with intervals that hold several answers.
+
+    `law` is that of all rows. Rows far out may be errors, jumps or a heavy tail, and the data do not say which: the
+    intervals then reach from the law of all rows to that of the middle half.
+    """
+    if not wild.any() and not heavy_tails(log_ratio, lengths, law):
+        return law
+    S, L = log_ratio[~wild], lengths[~wild]
+    found = scaling_law(S, L, confidence=confidence) if wild.any() else law
+    scale, middle = middle_law(S, L, found.mu, confidence)
+    clipped = band_exponent(S, L, np.zeros(len(S)), USUAL_RATE, confidence)
+    for other in (middle.interval, clipped.interval, law.interval):
+        found = found.reaching(law.mu_interval, law.scale_interval, other)
+    return found.reaching(law.mu_interval, scale, law.interval)
 
 
 def fresh_rate_interval(clip_rate: float, count: int, confidence: float = 0.95) -> Interval:

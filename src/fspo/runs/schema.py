@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 FORMAT = 2
 """Version of this schema. Format 1 had no run.json with a version and no column `off_policy`."""
@@ -48,6 +48,22 @@ class Line(_Part):
     what: ClassVar[str]  # what a reader misses when the file is missing
 
     step: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_huge_integer(cls, values: Any) -> Any:
+        """JSON may hold integers that no float can: such a line is a bad line."""
+        if _huge(values):
+            raise ValueError("an integer has more than 64 bits")
+        return values
+
+
+def _huge(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_huge, value.values()))
+    if isinstance(value, list):
+        return any(map(_huge, value))
+    return type(value) is int and abs(value) >= 1 << 63
 
 
 class ClipBin(_Part):

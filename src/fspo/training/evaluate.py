@@ -172,7 +172,7 @@ def _accuracy_interval(n: Floats, right: Floats, seed: int = 0) -> tuple[float, 
         return 0.0, 1.0
     if n.max() == 1:
         return wilson(float(right.sum()), len(n))
-    if n.min() == n.max() or right.sum() in (0, n.sum()):
+    if n.min() == n.max() or np.ptp(right / n) == 0:
         return _interval(right / n, seed)
     draws = np.random.default_rng(seed).integers(0, len(n), (2000, len(n)))
     low, high = np.quantile(right[draws].sum(1) / n[draws].sum(1), [0.025, 0.975])
@@ -181,7 +181,7 @@ def _accuracy_interval(n: Floats, right: Floats, seed: int = 0) -> tuple[float, 
 
 def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
     """95 % bootstrap interval of a mean over prompts; Wilson's where all agree, since a bootstrap would be a point."""
-    if values.min() == values.max() and values[0] in (0.0, 1.0):
+    if values.min() == values.max():
         return wilson(float(values.sum()), len(values))
     draws = np.random.default_rng(seed).integers(0, len(values), (2000, len(values)))
     low, high = np.quantile(values[draws].mean(1), [0.025, 0.975])

@@ -132,6 +132,8 @@ def _fits(kind: pl.DataType, role: str) -> bool:
         return role in (*LISTS, "advantage", "mask") and (kind.inner.is_numeric() or kind.inner == pl.Null or flags)
     if role == "mask":
         return kind == pl.Null
+    if kind == pl.Boolean:
+        return role not in ("length", *LISTS)
     return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String, pl.Categorical, pl.Enum)
 
 

@@ -30,6 +30,7 @@ WIDE = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # marks o
 MAGIC = {b"PAR1": "a Parquet file: name it .parquet", b"\x1f\x8b": "compressed: name it .gz",
          b"\x28\xb5\x2f\xfd": "compressed: name it .zst"}  # fmt: skip
 BLANK_LINE = re.compile(rb"\n[ \t]*\r?\n[ \t\r\n]*[^ \t\r\n]")  # not at the end of the file
+BLANK_STARTS = (b"\n\n", b"\n\r", b"\n ", b"\n\t")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 Row = dict[str, Any]
@@ -215,7 +216,7 @@ class TextFile:
                 return True
             rest = first
             while rest:
-                if BLANK_LINE.search(rest):
+                if any(start in rest for start in BLANK_STARTS) and BLANK_LINE.search(rest):
                     return True
                 kept = rest[-256:] if len(rest) > 256 else b""
                 more = file.read(1 << 20)
