@@ -48,6 +48,24 @@ code = "import sys, time\\nprint(1)\\nif sys.stdin.read(): time.sleep(9)"
 print([outcome.status for outcome in run_python(code, ["", "x"], Limits(seconds=1.0), isolation="limits")])
 """
 
+FORKS = """
+import sys
+from fspo.tasks.sandbox import backends
+from fspo.tasks.sandbox.launch import Limits, run_python
+code = '''
+import os, time
+for n in range(20):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        break
+print(n)
+'''
+for backends.ISOLATED in [(name,) for name in sys.argv[1:]]:
+    print(run_python(code, [""], Limits(processes=6))[0].stdout, end="")
+"""
+
 
 @pytest.fixture
 def isolated() -> None:
@@ -136,6 +154,14 @@ def test_no_attack_succeeds_and_the_page_says_so(public: Path, who: str, backend
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_the_worst_attacks_fail(public: Path, who: str) -> None:
     assert attacked(public, who, "namespaces", *QUICK) == dict.fromkeys(QUICK, "")
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_a_program_has_all_of_its_processes(public: Path, who: str) -> None:
+    """Also where the supervisor's own processes count against the same limit."""
+    names = ["namespaces", *(["bubblewrap"] if shutil.which("bwrap") else [])]
+    assert python(public, who, ["-c", FORKS, *names]).split() == ["5"] * len(names)
 
 
 def test_the_attacks_succeed_without_isolation(public: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fspo.tasks as tasks
 from fspo.tasks import Scorer
-from fspo.tasks.verify import MODES, Mode, equal, final_answer, reference
+from fspo.tasks.verify import MODES, Mode, equal, final_answer, reference, symbolic
 
 CORPUS = Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl"
 LENGTH = 64_000
@@ -25,7 +25,7 @@ def corpus() -> list[dict[str, Any]]:
 def test_hostile_answers() -> None:
     """Rows are added when a wrong verdict is found; all of them hold today."""
     rows = corpus()
-    assert len(rows) >= 400
+    assert len(rows) >= 2500
     verdicts = {json.dumps(row): equal(row["reference"], row["answer"], mode(row["mode"])) for row in rows}
     wrong = [row for row in rows if verdicts[json.dumps(row)] is not row["right"]]
     assert wrong == []
@@ -160,6 +160,42 @@ def test_cost_grows_with_the_length_only() -> None:
 
     for part in ("1234567890", "\\boxed{", "#### 1 ", "<answer>", "{"):
         assert seconds(filled(part) * 8) < 32 * max(seconds(filled(part)), 2e-4), part
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "9^{9^{9}}",
+        "9^9^9",
+        "3^{3^{3^{3}}}",
+        "9^{\\frac{9^9}{1}}",
+        "18!!",
+        "(10^9)!",
+        "99999999!",
+        "\\binom{10^9}{10^8}",
+        "(2^{9999})^{9999}",
+        "\\sum_{k=1}^{10^9}k",
+        "\\int \\sin(x^x) dx",
+        "\\frac{1}{" * 15 + "2" + "}" * 15,
+        "(x+1)^{1000}",
+    ],
+)
+def test_no_mathematics_is_unscored_for_its_cost(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression that sympy would never finish is wrong, within the limit of its processor time."""
+    monkeypatch.setattr(symbolic, "SECONDS", 0.5)
+    start = time.thread_time()
+    assert not equal("x^2+1", f"\\boxed{{{bomb}}}")
+    assert time.thread_time() - start < 2 * symbolic.SECONDS
+
+
+def test_powers_that_can_be_written_out_are_compared() -> None:
+    for gold, given in (
+        ("2^{2005}", "2 \\cdot 2^{2004}"),
+        ("e^{x^2}", "\\exp(x^2)"),
+        ("256", "2^{2^3}"),
+        ("120", "5!"),
+    ):
+        assert equal(gold, f"\\boxed{{{given}}}"), gold
 
 
 def test_plain_numbers_need_no_sympy() -> None:

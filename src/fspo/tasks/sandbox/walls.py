@@ -154,13 +154,15 @@ def host_folder(folder: str, owner: int | None) -> None:
 def limit(job: Job) -> None:
     """The resource limits of one process; a limit of the caller that is lower stays."""
     cpu = max(1, int(job["seconds"] + 0.999))
+    # In a user namespace the supervisor's own processes count too: process 1, and its parent if that is ours.
+    own = 0 if job["uid"] is not None else {"namespaces": 2, "bubblewrap": 1}.get(job["backend"], 0)
     for name, soft, hard in (
         (resource.RLIMIT_CPU, cpu, cpu + 1),
         (resource.RLIMIT_CORE, 1, 1),  # 0 would still start a core-dump handler of the host
         (resource.RLIMIT_NOFILE, 64, 64),
         (resource.RLIMIT_FSIZE, job["file_mb"] * 2**20, job["file_mb"] * 2**20),
         (resource.RLIMIT_AS, job["memory_mb"] * 2**20, job["memory_mb"] * 2**20),
-        (resource.RLIMIT_NPROC, job["processes"], job["processes"]),
+        (resource.RLIMIT_NPROC, job["processes"] + own, job["processes"] + own),
         (resource.RLIMIT_MSGQUEUE, 0, 0),
     ):
         highest = resource.getrlimit(name)[1]

@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fspo.tasks.verify.labels import is_words, same_label, same_words
 from fspo.tasks.verify.quantity import Quantity, quantity
 from fspo.tasks.verify.spelling import LONGEST, enclosed, tidy, top_level
 from fspo.tasks.verify.statements import Mode, final_answer
-from fspo.tasks.verify.symbolic import equivalent, readable
+from fspo.tasks.verify.symbolic import equivalent, near, readable
 
 __all__ = ["equal", "reference", "same"]
 
@@ -19,9 +20,13 @@ _RELATION = re.compile(r"\\(?:neq|le|ge|approx|equiv|in|Rightarrow)(?![a-zA-Z])|
 _SEPARATOR = re.compile(r",|;|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])|\+/-|\+-")
 _SPACED = re.compile(r"(?<=[\d})]) (?=[a-zA-Z](?![a-zA-Z]))")
-_NEGATED = re.compile(r"\b(?:not|no|never|isn't|neither|nor|cannot)\b|\\(?:not|neg|lnot)(?![a-zA-Z])", re.IGNORECASE)
-_BASED = re.compile(r"([\dA-F]+) ?_ ?\{? ?(\d{1,2}) ?\}?")
-_WORD = re.compile(r"(?<![\\a-zA-Z])(?:[a-zA-Z]{3,}|[Nn]o)(?![a-zA-Z])")
+_NEGATED = re.compile(
+    r"\b(?:not|no|never|isn't|neither|nor|cannot|suppose|assume|assuming|if|try|maybe|perhaps|guess|unless|wrong|false"
+    r"|incorrect)\b|\\(?:not|notin|neg|lnot)(?![a-zA-Z])",
+    re.IGNORECASE,
+)
+_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
+_ASSIGNED = re.compile(r"([a-zA-Z]) ?=(?!=)")
 _INDEX = re.compile(r"[_^] ?(?:\{[^{}]*\}|\w)|(?<=[a-zA-Z}])\([^()]*\)|\\[a-zA-Z]+")
 _TIMES = re.compile(r"(?<=[\d)]) ?x ?(?=[\d(.])")
 _GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -85,11 +90,9 @@ def same(gold: str, given: str) -> bool:
     if not answer.text:
         return False
     if wanted.words or wanted.text == answer.text:
-        return _same_words(wanted.text, answer.text)
-    if (a := _BASED.fullmatch(wanted.text)) and (
-        b := _BASED.fullmatch(answer.text) or re.fullmatch(r"(\w+)", answer.text)
-    ):
-        return a[1] == b[1] and (b.lastindex == 1 or a[2] == b[2])
+        return same_words(wanted.text, answer.text)
+    if (verdict := same_label(wanted.text, answer.text)) is not None:
+        return verdict
     return _same_relation(wanted.text, answer.text)
 
 
@@ -101,23 +104,8 @@ def _read(text: str) -> _Answer:
 def _read_given(text: str) -> _Answer:
     spelled = tidy(text)
     number = quantity(spelled)
-    words = number is None and _is_words(spelled)
+    words = number is None and is_words(spelled)
     return _Answer(spelled if words else _SPACED.sub("", spelled), number, words)
-
-
-def _is_words(text: str) -> bool:
-    """Whether this is a word or a choice such as (C), not mathematics."""
-    return bool(re.fullmatch(r"\(?[A-Z]\)", text) or (re.fullmatch(r"[^\d\\=<>^+*/]+", text) and _WORD.search(text)))
-
-
-def _same_words(gold: str, given: str) -> bool:
-    def plain(text: str) -> str:
-        return re.sub(r"[\s.,;:'\"()]+", " ", text).strip().casefold()
-
-    if plain(gold) == plain(given):
-        return True
-    choice = re.fullmatch(r"\(?([A-Z])\)?", gold)
-    return choice is not None and bool(re.match(rf"\(?{choice[1]}[).:](?:\s|$)|\({choice[1]}\)", given))
 
 
 # --- relations ---
@@ -129,7 +117,9 @@ def _same_relation(gold: str, given: str) -> bool:
     if _NEGATED.search(given) or len(found) > MOST_RELATIONS or len(_SIGNS.findall(given)) > MOST_RELATIONS:
         return False
     if any(match[0] not in ("=", "\\in") for match in wanted):
-        return bool(found) and equivalent(gold, given)
+        listed = _parts(given)
+        interval = "\\cup" in given or (len(listed.parts) == 2 and listed.opening in ("(", "["))
+        return bool(found or interval) and equivalent(gold, given)
     if wanted and len(_split(gold)) > 1:  # x = 1, y = 2
         return _same_list(gold, given)
     name, value = _named(gold, wanted)
@@ -138,13 +128,17 @@ def _same_relation(gold: str, given: str) -> bool:
     value = gold if value is None else value
     kinds = {match[0] for match in found}
     if kinds & {"\\neq", "<", ">", "\\le", "\\ge", "\\equiv"}:
+        if "\\cup" in value and len(rays := _split(given)) > 1:  # x < 1 or x > 2
+            unions = tuple(part.strip() for part in value.split("\\cup"))
+            return len(unions) == len(rays) and _same_in_any_order(unions, rays)
         interval = len(_parts(value).parts) == 2 or "\\cup" in value or "\\infty" in value
         return interval and kinds <= {"<", ">", "\\le", "\\ge"} and equivalent(value, given)
     if not found:
         return _same_list(value, given)
     if len(_split(_GROUPS.sub("", given))) > 1:  # x = 2, x = 3
         return len(_parts(_expanded(value)).parts) > 1 and _same_list(value, given)
-    return _same_chain(name, value, given, found)
+    curve = name is not None and len(name) == 1 and [match[0] for match in found] == ["="] and _LETTER.search(value)
+    return _same_chain(name, value, given, found) or bool(curve and equivalent(gold, given))
 
 
 def _named(text: str, relations: list[re.Match[str]]) -> tuple[str | None, str | None]:
@@ -152,12 +146,13 @@ def _named(text: str, relations: list[re.Match[str]]) -> tuple[str | None, str |
     if len(relations) != 1:
         return None, None
     left, right = text[: relations[0].start()].strip(), text[relations[0].end() :].strip()
-    return (left, right) if _is_name(left) else (None, None)
+    equation = re.search(r"(?<![\\a-zA-Z])[a-zA-Z] ?\^ ?(?!\{? ?-)|\d", left) and not re.match(r"\w+ ?\(", left)
+    return (left, right) if _is_name(left) and not equation else (None, None)
 
 
 def _is_name(text: str) -> bool:
     """Whether this names something (x, f(2), a + b, \\angle ABC) and has no value of its own as 2 + 2 has."""
-    if re.search(r"[.!?;]\s", text) or len(text.split()) > 8:
+    if re.search(r"[.!?;]\s", text) or len(text.split()) > 8 or text == "\\pi":
         return False
     bare = _INDEX.sub("", text)
     return not any(c.isdigit() for c in bare) and bool(re.search(r"[a-zA-Z]", text)) and "\\sqrt" not in text
@@ -167,6 +162,8 @@ def _same_chain(name: str | None, value: str, given: str, relations: list[re.Mat
     """A chain `x = 2 + 3 = 5` is 5 if all its terms are: 2 + 2 = 42 is not 42."""
     if any(match[0] == "\\Rightarrow" for match in relations):
         last = [match for match in relations if match[0] == "\\Rightarrow"][-1]
+        if quantity(given[: relations[0].start()].strip()) is not None:  # 18 -> 19 states no value
+            return False
         return same(value if name is None else f"{name} = {value}", given[last.end() :])
     edges = [0, *(edge for match in relations for edge in match.span()), len(given)]
     terms = [given[a:b].strip() for a, b in zip(edges[::2], edges[1::2], strict=True)]
@@ -185,7 +182,7 @@ def _same_chain(name: str | None, value: str, given: str, relations: list[re.Mat
         return False
     for term, kind in zip(terms[:-1], kinds, strict=False):
         letters = re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+|degrees", "", term))
-        if kind == "\\approx" or (letters and named):
+        if (letters and named) or (kind == "\\approx" and near(term, terms[-1])):
             continue
         if not same(value, _TIMES.sub("*", term)):
             return False
@@ -200,18 +197,33 @@ def _same_list(gold: str, given: str) -> bool:
     n = len(wanted.parts)
     if n == 1 and len(found.parts) > 1 and _GROUPS.search(given):
         found = _parts(_GROUPS.sub("", given))
+    if n > 1 and len(found.parts) == 1 and re.match(r"[A-Z] ?\(", given):  # the point P(3, 4)
+        found = _parts(given[1:].strip())
     if n == 1 and len(found.parts) == 1:
         return _same_value(wanted.parts[0], found.parts[0])
     if n == 1 or len(found.parts) != n or n > MOST_PARTS:
         grouped = n > 1 and len(found.parts) == 1
         return grouped and ("\\cup" in given or "matrix" in given) and equivalent(gold, given)
     kinds = (wanted.opening, found.opening)
+    named, ordered = _by_name(wanted.parts), _by_name(found.parts)
+    if (named is None) != (ordered is None) and "\\{" not in kinds:  # x = 1, y = 2 for (1, 2), in alphabetical order
+        if named is None and kinds[0] == "":
+            return _same_in_any_order(wanted.parts, found.parts)
+        return all(same(a, b) for a, b in zip(named or wanted.parts, ordered or found.parts, strict=True))
     if kinds in {("", ""), ("\\{", "\\{"), ("", "\\{"), ("\\{", "")}:
         return _same_in_any_order(wanted.parts, found.parts)
     bare = "" in kinds and "\\{" not in kinds
     if not bare and (kinds[0] != kinds[1] or wanted.closing != found.closing):
         return False
     return all(same(a, b) for a, b in zip(wanted.parts, found.parts, strict=True))
+
+
+def _by_name(parts: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Parts that each give the value of another letter, in the order of the letters; None of other parts."""
+    names = [found[1] if (found := _ASSIGNED.match(part)) else "" for part in parts]
+    if "" in names or len(set(names)) < len(names):
+        return None
+    return tuple(part for _, part in sorted(zip(names, parts, strict=True)))
 
 
 def _same_in_any_order(gold: tuple[str, ...], given: tuple[str, ...]) -> bool:
@@ -270,7 +282,7 @@ def _parts(text: str) -> _List:
             closed = "\\}" if closing == "}" else text[-1]
             inner = text[len(opening) : -len(closed)].strip()
             parts = _split(inner)
-            if len(parts) > 1 or opening == "\\{":
+            if len(parts) > 1 or (opening == "\\{" and parts != ("\\emptyset",)):
                 return _List(opening, parts, closed)
             if opening == "(" and closed == ")":
                 return _parts(inner) if inner else _List("", (text,), "")

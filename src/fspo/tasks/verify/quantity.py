@@ -15,7 +15,7 @@ _DECIMAL = rf"(?:{_INT}(?:\.\d*)?|\.\d+)"
 _INSIDE = rf"\{{ ?([-+]? ?{_DECIMAL}) ?\}}"
 _FRAC = rf"\\frac ?(?:{_INSIDE}|(\d)) ?(?:{_INSIDE}|(\d))"
 _NUMBER = re.compile(
-    rf"(?P<sign>[-+]?) ?(?P<money>[{DOLLAR}£€])? ?(?P<sign2>[-+]?) ?"
+    rf"(?P<sign>[-+]?) ?(?P<money>[{DOLLAR}£€¥₹])? ?(?P<sign2>[-+]?) ?"
     rf"(?:(?P<whole>{_INT})? ?{_FRAC}"
     rf"|(?P<mixed>\d+) (?P<over>\d+) ?/ ?(?P<under>\d+)"
     rf"|\(?(?P<above>{_DECIMAL}) ?/ ?(?P<below>{_DECIMAL})\)?(?! ?[\d/])"
@@ -25,9 +25,11 @@ _NUMBER = re.compile(
 )
 _WORD = re.compile(r"[a-zA-Z][a-zA-Z'-]*")
 _UNIT = re.compile(
-    rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z'\-/.()*%{DOLLAR}£€]"
+    rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z\u4e00-\u9fff'\-/.()*%{DOLLAR}£€¥₹]"
     r"|(?:(?<=[a-zA-Z])|(?<=[a-zA-Z] ))\^ ?\{? ?-?[1-4] ?\}?|\\cdot)*"
 )
+_DANGLING = re.compile(r"(?:[-/*(]|\\cdot)(?! ?[a-zA-Z(]|[1-4] ?\}?)")
+_CHINESE = re.compile("[百千万亿十半零一二三四五六七八九不或和]")  # numbers and words that change the value
 _MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 # Words that change the value, leave it open or make a sentence of it; anything else after a number is its unit.
 _NO_UNIT = frozenset(
@@ -35,15 +37,17 @@ _NO_UNIT = frozenset(
         r"\S+",
         "or and not no nor neither either plus minus times divided multiplied squared cubed maybe perhaps possibly "
         "probably if but mod modulo base half third pi sqrt sin cos tan log ln exp wrong incorrect isn't aren't "
-        "doesn't cannot can't otherwise unless except wait frac choose factorial",
+        "doesn't cannot can't otherwise unless except wait frac choose factorial negative",
     )
 )
 _KNOWN = {
     name: unit
     for unit, names in {
         "dollar": "dollar dollars usd buck bucks", "cent": "cent cents ¢", "euro": "euro euros eur",
+        "yen": "yen", "rupee": "rupee rupees", "morning": "am", "afternoon": "pm",
         "pound": "pound pounds lb lbs gbp", "percent": "percent pct percentage", "degree": "degree degrees deg",
-        "radian": "radian radians rad", "millimetre": "mm millimeter millimeters millimetre millimetres",
+        "celsius": "celsius", "fahrenheit": "fahrenheit", "radian": "radian radians rad",
+        "millimetre": "mm millimeter millimeters millimetre millimetres",
         "centimetre": "cm centimeter centimeters centimetre centimetres",
         "metre": "m meter meters metre metres", "kilometre": "km kilometer kilometers kilometre kilometres kph kmh",
         "inch": "in inch inches", "foot": "ft foot feet", "yard": "yd yds yard yards", "mile": "mi mile miles mph",
@@ -59,7 +63,8 @@ _KNOWN = {
 _SHORT = {name for name in _KNOWN if len(name) <= 2} | set(
     re.findall(r"\S+", "a an of at by on to is it as my up am pm st nd rd th sq")
 )
-_MONEY = {DOLLAR: "dollar", "£": "pound", "€": "euro"}
+_MONEY = {DOLLAR: "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
+_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _GLUED = frozenset(_KNOWN) - set("mghsl") - {"in", "percent"} | {"percent", "st", "nd", "rd", "th"}
 
 
@@ -78,7 +83,8 @@ class Quantity:
         A percentage matches the same number without a sign, except a reference below 1: that is a share, and so the
         percentage has to be the same share (50 % for 1/2). A reference with a per cent sign takes both.
         """
-        if self.unit and other.unit and self.unit != other.unit:
+        units = {self.unit, other.unit}
+        if None not in units and len(units) > 1 and not ("degree" in units and units & {"celsius", "fahrenheit"}):
             return False
         if self.percent == other.percent:
             return self._close(self.value, other.value, other)
@@ -146,7 +152,7 @@ def _decimal(text: str) -> tuple[Fraction, int]:
 def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
     """A multiple (million), whether it is per cent, and the unit; None if these words are no unit."""
     found = _UNIT.fullmatch(tail)
-    if found is None or len(tail) > 120:
+    if found is None or len(tail) > 120 or _DANGLING.search(tail) or _CHINESE.search(tail):
         return None
     words = [word.lower() for word in _WORD.findall(tail)]
     if words[:2] == ["per", "cent"]:
@@ -154,10 +160,12 @@ def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
     glued = found["glued"].lower()
     if glued and glued not in _GLUED:
         return None
-    factor, unit = 1, None
+    factor, unit, power = 1, None, 1
     for k, word in enumerate(words):
         if word in _MULTIPLES and k == 0:
             factor = _MULTIPLES[word]
+        elif word in _POWERS and (word[-1] != "d" or unit is not None):
+            power = _POWERS[word]
         elif word in _NO_UNIT or (len(word) <= 2 and word not in _SHORT) or word in _MULTIPLES:
             return None
         elif unit is None:
@@ -168,4 +176,6 @@ def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
     for sign, name in _MONEY.items():
         if sign in tail:
             unit = unit or name
-    return factor, percent, unit
+    if unit is not None and unit != "percent" and (raised := re.search(r"\^ ?\{? ?([23])", tail)):
+        power = int(raised[1])
+    return factor, percent, unit if unit is None or power == 1 else f"{unit}^{power}"

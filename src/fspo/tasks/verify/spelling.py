@@ -25,7 +25,8 @@ _SYMBOLS = {
     "∅": r"\emptyset ", "⇒": r"\Rightarrow ", "→": r"\to ", "％": "%", "﹪": "%", "＝": "=", "，": ",", "（": "(",
     "）": ")", "＋": "+", "；": ";", "。": ".", "＄": "$", "＜": "<", "＞": ">", "⟨": "(", "⟩": ")", "θ": r"\theta ",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ", "’": "'",
-    "∗": "*", "＊": "*", "／": "/", "．": ".", "：": ":", "✓": "", "✅": "",
+    "∗": "*", "＊": "*", "／": "/", "．": ".", "：": ":", "✓": "", "✅": "", "ℝ": "R", "ℤ": "Z", "ℕ": "N", "ℚ": "Q",
+    "ℂ": "C", "∣": "|",
 }  # fmt: skip
 _CHARACTERS = str.maketrans(
     {
@@ -49,9 +50,10 @@ _ROOT = re.compile(r"([√∛∜]) ?(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\)|\{[^{}]*\
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathbb|mbox|emph|rm|bf"
-    r"|operatorname\*?|fbox|boxed|hbox|bm|boldsymbol|underline|mathbin|ensuremath) ?\{([^{}]*)\}"
+    r"|operatorname\*?|fbox|boxed|hbox|bm|boldsymbol|underline|mathbin|ensuremath) ?\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
 )
 _REPLACED = [
+    (re.compile(r"\\(?:textcolor|color|[hv]?phantom|[hv]space\*?) ?\{[^{}]*\}"), " "),
     (re.compile(r",\\! *"), ","),
     (re.compile(r"(?<!\\)\\!"), ""),
     (re.compile(r"\{,\}"), ","),
@@ -59,13 +61,37 @@ _REPLACED = [
     (re.compile(r"(?<!\\)\\[()\[\]]"), " "),
     (
         re.compile(
-            r"\\(?:left|right|[bB]ig+[lrm]?|displaystyle|textstyle|limits|nolimits|bf|rm|tt|it|mathstrut)"
-            r"(?![a-zA-Z])"
+            r"\\(?:left|right|[bB]ig+[lrm]?|displaystyle|textstyle|limits|nolimits|bf|rm|tt|it|mathstrut"
+            r"|tiny|small|normalsize|large|Large|LARGE|huge|Huge)(?![a-zA-Z])"
         ),
         "",
     ),
-    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtc]frac|nicefrac|sfrac|xfrac)(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
+    (re.compile(r"\\binom ?(\d) ?(\d)"), r"\\binom{\1}{\2}"),
+    (
+        re.compile(r"\{([^{}=]*)\\over(?![a-zA-Z])([^{}=]*)\}|^([^{}=]*)\\over(?![a-zA-Z])([^{}=]*)$"),
+        r"\\frac{\1\3}{\2\4}",
+    ),
+    (re.compile(r"\{([^{}=]*)\\choose(?![a-zA-Z])([^{}=]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?<=\d) ?\\frac ?\{ ?([a-zA-Z]{2,}|[msghl]) ?\} ?\{ ?([a-zA-Z]{2,}|[msghl]) ?\}$"), r" \1/\2"),
+    (re.compile(r"\\log ?_ ?(\w) "), r"\\log_{\1}"),
+    (re.compile(r"(\\sqrt ?\[ ?\w+ ?\]) ?([\da-zA-Z])"), r"\1{\2}"),
+    (re.compile(r"\\colon(?![a-zA-Z])|\{:\}"), ":"),
+    (re.compile(r"\\varnothing(?![a-zA-Z])|^ ?\\\{ ?\\\} ?$"), r"\\emptyset "),
+    (
+        re.compile(r"(?:\( ?|\[ ?|(?<!\\))\\begin ?\{array\} ?\{[lcr| ]*\}(.*?)\\end ?\{array\}(?: ?[)\]])?"),
+        r"\\begin{pmatrix}\1\\end{pmatrix}",
+    ),
+    (re.compile(r"\\\{ ?[a-z](?: ?\\in ?R)? ?(?::|\\mid|\\vert|\|) ?(?=[^{}|]*(?:[<>=]|\\[lg]e))([^{}|]*)\\\}"), r"\1"),
+    (re.compile(r"(?<=\d) ?\^ ?\{? ?o ?\}?(?![a-zA-Z])"), " degrees "),
+    (re.compile(r"(?<=[\d ])\{ ?([a-zA-Z][a-zA-Z ]+) ?\}$"), r" \1"),
+    (re.compile(r"\\frac ?(\\pi|[a-zA-Z]) ?(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\sqrt ?(\\frac ?(?:\d ?\d|\{[^{}]*\} ?\{[^{}]*\}))"), r"\\sqrt{\1}"),
+    (re.compile(r"\\\\ *$|\\(?:checkmark|sim|blacksquare|square|qed)(?![a-zA-Z])"), " "),
     (re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![a-zA-Z])|\^ ?\{ ?degrees ?\}|\^ ?degrees"), " degrees "),
+    (re.compile(r"degrees *C(?![a-zA-Z])"), " celsius "),
+    (re.compile(r"degrees *F(?![a-zA-Z])"), " fahrenheit "),
     (re.compile(r"\\(?:leqslant|leq|leqq)(?![a-zA-Z])|<="), r"\\le "),
     (re.compile(r"\\(?:geqslant|geq|geqq)(?![a-zA-Z])|>="), r"\\ge "),
     (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
@@ -84,8 +110,22 @@ _REPLACED = [
     (re.compile(r"(?<![\w)}]) ?\+ ?(?=\\infty)"), ""),
     (re.compile(r"\(? ?base (\d{1,2}) ?\)?$"), r"_{\1}"),
     (re.compile(r"(?<![\w)}])\*\*([^*]*)\*\*"), r"\1"),
+    (re.compile(r"(?<=[\w)}]) ?\*\* ?(?=[\w({-])"), "^"),
     (re.compile(r"  +"), " "),
 ]
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
+    "twelve": 12, "sixteen": 16,
+}  # fmt: skip
+_BASE = re.compile(rf"_ ?\{{? ?({'|'.join(_BASES)}) ?\}}?$")
+_PERIOD = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?(?:\{ ?(\d{1,20}) ?\}|(\d))(?![\d\\])")
+_NAMED = re.compile(r"(?<![\\a-zA-Z])(?:sqrt ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+))|(pi)|(infinity))(?![a-zA-Z])")
+_LABEL = re.compile(
+    r"(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?(?=[\d\\$({[A-Z+-])", re.IGNORECASE
+)
+_GROUPED = re.compile(r"\d{1,3}(?:_\d{3})+(?!\d)|\d{1,3}(?:\.\d{3}){2,}(?![\d.])|\d{1,3}(?:'\d{3})+(?!\d)")
+_CURRENCY = {"USD": DOLLAR, "US$": DOLLAR, "EUR": "€", "GBP": "£", "INR": "₹", "Rs": "₹", "Rs.": "₹", "JPY": "¥"}
+_CODE = re.compile(r"^ ?(USD|US\$|EUR|GBP|INR|Rs\.?|JPY) ?\$? ?(?=[-+\d.])")
 _START, _END = " *`\"':=,;", " *`\"':=,;."  # a point in front belongs to the number
 
 
@@ -94,7 +134,7 @@ def tidy(text: str) -> str:
 
     Brackets that are nested deeper than any answer give an empty text.
     """
-    if text.isascii() and text.isalnum():
+    if text.isascii() and (text.isdigit() or (text.isalnum() and not _NAMED.search(text))):
         return text
     if not text.isascii():
         text = _RAISED.sub(lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
@@ -106,18 +146,46 @@ def tidy(text: str) -> str:
     if sum(map(text.count, "([{")) > DEEPEST and max((depth for _, depth in _depths(text)), default=0) > DEEPEST:
         return ""
     text = _money(_PICTURES.sub("", text))
-    if "\\" in text or "*" in text or "=" in text or "{" in text or "base" in text or "  " in text:
+    if "_" in text or "'" in text or text.count(".") > 1:
+        text = _GROUPED.sub(lambda m: re.sub(r"[_.']", "", m[0]), text)
+    if (
+        "\\" in text
+        or "*" in text
+        or "=" in text
+        or "{" in text
+        or "base" in text
+        or " degrees " in text
+        or "  " in text
+    ):
         for _ in range(3):  # text inside text
             if "\\" not in text or (spelled := _TEXT.sub(r" \1 ", text)) == text:
                 break
             text = spelled
         for pattern, replacement in _REPLACED:
             text = pattern.sub(replacement, text)
-    return _without_braces(_trimmed(text))
+        text = _PERIOD.sub(_fraction, _BASE.sub(lambda m: f"_{{{_BASES[m[1]]}}}", text))
+    text = _NAMED.sub(_command, _trimmed(text))
+    return _without_braces(text[label.end() :] if (label := _LABEL.match(text)) else text)
+
+
+def _fraction(period: re.Match[str]) -> str:
+    """A decimal whose last digits repeat, as a fraction."""
+    whole, fixed, repeated = period[1] or "0", period[2], period[3] or period[4]
+    nines = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    return rf"\frac{{{int(whole + fixed + repeated) - int(whole + fixed)}}}{{{nines}}}"
+
+
+def _command(name: re.Match[str]) -> str:
+    """The LaTeX of a function that is written without a backslash."""
+    if name[4] or name[5]:
+        return r"\pi " if name[4] else r"\infty "
+    return rf"\sqrt{{{name[1] or name[2] or name[3]}}}"
 
 
 def _money(text: str) -> str:
     """Removes the $ of LaTeX. An escaped $ is money, and so is a single one before a number."""
+    if code := _CODE.match(text.replace("\\$", "$")):
+        return _CURRENCY[code[1]] + text.replace("\\$", "$")[code.end() :]
     if "$" not in text:
         return text
     text = text.replace("\\$", DOLLAR)
