@@ -5,14 +5,15 @@ Nothing heavy is imported before it is needed, so that these names can be offere
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
-from fspo.runs import Observer, Run
+from fspo.runs import Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Conversation", "Engine", "evaluate", "load_run", "sample", "train"]
 
 Engine = Literal["local", "trl", "verl"]
+_CALLS = [name for name, value in vars(Observer).items() if callable(value) and not name.startswith("_")]
 
 
 def train(
@@ -50,6 +52,8 @@ def train(
     >>> run = fspo.train(None, "runs/first", resume=True)  # nothing is left to do: it has all its steps
     """
     folder = Path(folder)
+    if engine not in get_args(Engine):
+        raise ValueError(f"there is no engine {engine!r}: choose one of {', '.join(get_args(Engine))}")
     if config is not None and not isinstance(config, TrainConfig):
         config = TrainConfig(**config)
     if resume:
@@ -57,8 +61,11 @@ def train(
         config = saved if config is None else config
         if not force:
             require_same_run(saved, config)
+        require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
+    if lacking := [name for name in _CALLS if observer is not None and not hasattr(observer, name)]:
+        raise ValueError(f"the observer {observer!r} has no {lacking[0]}(): derive its class from fspo.Observer")
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
@@ -99,7 +106,7 @@ def evaluate(
 
 def sample(
     model: str | Path,
-    prompts: int | Sequence[str] = 5,
+    prompts: int | str | Sequence[str] = 5,
     settings: Sequence[str] = (),
     *,
     samples: int = 1,
@@ -120,6 +127,7 @@ def sample(
     loaded = _Loaded.of(model, settings, trust)
     if isinstance(prompts, int):
         return loaded.evaluate(prompts, samples, temperature, None, None, split).answers
+    prompts = [prompts] if isinstance(prompts, str) else prompts
     return loaded.answers(prompts, loaded.encoded(prompts), samples, temperature, loaded.config.seed)
 
 
@@ -138,13 +146,13 @@ class _Loaded:
         from fspo.model.loading import load, set_threads
 
         folder = Path(model)
-        run = next((p for p in (folder, *folder.parents[:2]) if (p / "config.yaml").is_file()), None)
+        run = _run_of(folder)
         if run is not None and not trust and (code := code_named_in(parse(run / "config.yaml"))):
             raise ValueError(
                 f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
             )
         config = read(None if run is None else run / "config.yaml", list(settings))
-        source = str(weights_of(folder)) if run == folder else str(model)
+        source = str(weights_of(folder)) if run == folder else str(_whole(model))
         policy = load(source, dtype=config.model.dtype, device=config.model.device)
         set_threads(policy, config.model.threads)
         asked = any(setting.partition("=")[0].split(".")[0] == "task" for setting in settings)
@@ -229,11 +237,33 @@ class Conversation:
         return answer
 
 
-def weights_of(run: Path) -> Path:
-    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved at the end."""
+def _run_of(folder: Path) -> Path | None:
+    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
+    above = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
+    inside = folder.is_dir() and (folder.parent.name == "checkpoints" or folder.name == "model")
+    return next((p for p in (folder, *([above] if inside else [])) if (p / "config.yaml").is_file()), None)
+
+
+def _whole(model: str | Path) -> str | Path:
+    """A model as it was given; a checkpoint that is not what was written is refused."""
     from fspo.training import checkpoint
 
-    last = checkpoint.latest(run / "checkpoints") or run / "model"
+    if (Path(model) / checkpoint.CHECKSUMS).is_file() and (problem := checkpoint.damage(Path(model))):
+        raise ValueError(f"the checkpoint {model} is damaged ({problem}): give another, or the folder of the run")
+    return model
+
+
+def weights_of(run: Path) -> Path:
+    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved at the end.
+
+    A damaged checkpoint is passed over with a warning.
+    """
+    from fspo.training import checkpoint
+
+    def warn(text: str) -> None:
+        warnings.warn(text, RunWarning, stacklevel=2)
+
+    last = checkpoint.latest(run / "checkpoints", warn) or run / "model"
     if not last.is_dir():
-        raise ValueError(f"the run in {run} has no checkpoint yet")
+        raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last

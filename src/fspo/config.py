@@ -6,10 +6,10 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from fspo import advantages, objectives, recipes, tasks
+from fspo.files import yaml_value
 from fspo.settings import Settings, changes, hint
 
 
@@ -180,9 +180,9 @@ class TrainConfig(Settings):
     @classmethod
     def _named(cls, value: Any) -> Any:
         value = {"name": value} if isinstance(value, str) else value
-        if not isinstance(value, dict) or "name" not in value:
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
-        objectives.get(**value)
+        objectives.get(**{str(key): item for key, item in value.items()})
         return value
 
     @field_validator("advantage")
@@ -228,7 +228,11 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
         key, equals, text = override.partition("=")
         if not equals:
             raise ValueError(f"the override {override!r} is not of the form key=value")
-        _put(values, key.split("."), yaml.safe_load(text), override)
+        try:
+            value = yaml_value(text)
+        except ValueError as error:
+            raise ValueError(f"the value of {override!r} is not YAML ({error})") from None
+        _put(values, key.split("."), value, override)
     return TrainConfig(**values)
 
 
@@ -248,22 +252,16 @@ def require_same_run(saved: TrainConfig, config: TrainConfig) -> None:
 
 
 def code_named_in(values: dict[str, Any]) -> list[str]:
-    """The names in a configuration that stand for Python code to be imported: `module:Class`, `python:module:function`.
+    """What a configuration would execute: `module:Class`, `python:module:function`, programs without isolation.
 
     The configuration of a folder that came from elsewhere is data: these are to be confirmed before it is resolved.
     """
     held_out = values.get("eval")
-    specs = [values.get("task"), held_out.get("task") if isinstance(held_out, dict) else None]
-    found = [name for spec in specs for name in _names(spec) if tasks.is_code(name)]
-    return found + [name for name in _names(values.get("objective")) if ":" in name and not objectives.known(name)]
-
-
-def _names(spec: Any) -> list[str]:
-    """The names of a task or an objective, as written."""
-    if isinstance(spec, list | tuple):
-        return [name for part in spec for name in _names(part)]
-    name = spec.get("name") if isinstance(spec, dict) else spec
-    return [name] if isinstance(name, str) else []
+    found = tasks.code_in(values.get("task"))
+    found += tasks.code_in(held_out.get("task")) if isinstance(held_out, dict) else []
+    objective = values.get("objective")
+    name = str(objective.get("name") if isinstance(objective, dict) else objective)
+    return [*found, name] if ":" in name and not objectives.known(name) else found
 
 
 def parse(path: str | Path) -> Any:
@@ -271,13 +269,14 @@ def parse(path: str | Path) -> Any:
     path = recipes.located(path)
     if not path.is_file():
         raise ValueError(f"there is no configuration file {str(path)!r}")
-    text = path.read_text()
     try:
-        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a table of settings, not {type(values).__name__}")
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else yaml_value(text)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())}): mend that file") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        kind = "names that are not text" if isinstance(values, dict) else type(values).__name__
+        raise ValueError(f"{path} must hold a table of settings, not {kind}")
     return values
 
 

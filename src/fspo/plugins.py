@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import traceback
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fspo.settings import hint
@@ -35,6 +37,8 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> type[T]:
         """The class of a name; an entry point or `module:Class` is imported."""
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a {self.kind}; known: {', '.join(self.names())}")
         if name in self._classes:
             return self._classes[name]
         if name in self._others():
@@ -46,27 +50,33 @@ class Registry(Generic[T]):
 
     def _loaded(self, entry: importlib.metadata.EntryPoint) -> type[T]:
         try:
-            return self._checked(entry.load(), entry.name)
-        except (ImportError, AttributeError) as error:
+            found = entry.load()
+        except Exception as error:  # whatever the code of another package raises
             raise ValueError(
-                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({error}): mend or uninstall the "
-                "package that declares it"
-            ) from None
+                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({_reason(error)}): mend or "
+                "uninstall the package that declares it"
+            ) from error
+        return self._checked(found, entry.name)
 
     def _imported(self, name: str) -> type[T]:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = attrgetter(attribute)(importlib.import_module(module))
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"the {self.kind} {name!r} cannot be loaded ({error}): "
                 f"write module:Class of a module on the path{hint(module, self.names())}"
-            ) from None
+            ) from error
+        except Exception as error:  # whatever the user's own code raises
+            raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_reason(error)}): mend {module}") from error
         return self._checked(found, name)
 
     def _checked(self, found: Any, name: str) -> type[T]:
         if not isinstance(found, type) or not issubclass(found, self.base):
             raise ValueError(f"{name} is no {self.kind}: it must be a class derived from {self.base.__name__}")
+        for needed in ("name", "summary"):
+            if not isinstance(getattr(found, needed, None), str):
+                raise ValueError(f'{name} has no {needed}: add `{needed}: ClassVar[str] = "..."` to the class')
         return found
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
@@ -74,6 +84,13 @@ class Registry(Generic[T]):
         if self._entry_points is None:
             self._entry_points = {entry.name: entry for entry in importlib.metadata.entry_points(group=self.group)}
         return self._entry_points
+
+
+def _reason(error: Exception) -> str:
+    """What was raised and, where it is known, in which line of which file."""
+    places = traceback.extract_tb(error.__traceback__)
+    where = f", line {places[-1].lineno} of {places[-1].filename}" if places and places[-1].lineno else ""
+    return f"{type(error).__name__}: {error}" + ("" if isinstance(error, SyntaxError) else where)
 
 
 def _name(cls: type[Any]) -> str:

@@ -32,7 +32,10 @@ def number(value: Any) -> float | None:
     """A finite float, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
 
 
 def percent(value: float | None, digits: int | None = None) -> str:

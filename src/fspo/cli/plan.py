@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fspo.cli.configured import Overrides, split
+from fspo.text import visible
 
 
 def plan(
@@ -39,7 +40,7 @@ def plan(
     place = planner.Situation(engine, figures, name, devices, sharded, prompt, mean)
     config = read(*split(arguments))
     found = planner.plan(config, place)
-    print(f"{config.model.path}: {found.shape.parameters / 1e9:.2f} B parameters")
+    print(f"{visible(config.model.path)}: {found.shape.parameters / 1e9:.2f} B parameters")
     print(found.text())
     print(planner.ASSUMED)
     if not found.fits:

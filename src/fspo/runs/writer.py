@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,7 @@ class RunWriter:
         for kind in LINES:
             path = self.path(kind)
             if path.is_file():
-                kept = [row for row in json_lines(path) if not isinstance(row, BadLine) and row["step"] <= step]
-                self._replace(path, kept)
+                self._replace(path, [row for row in _rows(path) if row["step"] <= step])
         folder = row_files.folder_of(self.folder)
         for scratch in folder.glob("*.writing"):
             scratch.unlink()
@@ -71,7 +70,7 @@ class RunWriter:
     def merge(self, kind: type[Line], lines: list[Line]) -> None:
         """Add lines to a file, in the order of their steps; a line of the same step (and split) takes its place."""
         path = self.path(kind)
-        known = [row for row in json_lines(path) if not isinstance(row, BadLine)] if path.is_file() else []
+        known = list(_rows(path)) if path.is_file() else []
         known += [line.model_dump(exclude_none=True) for line in lines]
         table = {(row["step"], str(row.get("split"))): row for row in known}
         self._replace(path, [table[key] for key in sorted(table)])
@@ -82,6 +81,11 @@ class RunWriter:
     @staticmethod
     def _replace(path: Path, lines: list[dict[str, Any]]) -> None:
         replace_file(path, "".join(json_text(line) + "\n" for line in lines))
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that belong to a step; whatever else stands there is left out."""
+    return (row for row in json_lines(path) if not isinstance(row, BadLine) and isinstance(row.get("step"), int))
 
 
 def _versions(engine: str) -> dict[str, str]:

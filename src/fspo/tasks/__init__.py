@@ -8,7 +8,7 @@
 """
 
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.registry import get, get_class, is_code, names, register, spec, summaries
+from fspo.tasks.registry import code_in, get, get_class, names, register, spec, summaries
 from fspo.tasks.scoring import Score, Scorer
 from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
 
@@ -20,9 +20,9 @@ __all__ = [
     "Score",
     "Scorer",
     "Task",
+    "code_in",
     "get",
     "get_class",
-    "is_code",
     "names",
     "register",
     "spec",

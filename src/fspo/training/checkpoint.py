@@ -66,7 +66,7 @@ def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | No
             return path
         problems.append(f"the checkpoint {path} is damaged ({problem})")
         if warn is not None:
-            warn(f"{problems[-1]}: an older one is used, and the steps after it are trained again")
+            warn(f"{problems[-1]}: an older one is used")
     if problems:
         raise ValueError(f"{problems[0]}, and there is no older one that is whole: start again in another folder")
     return None
@@ -79,12 +79,13 @@ def damage(path: Path) -> str | None:
         items = sorted(wanted.items())
     except (OSError, ValueError, AttributeError):
         return f"{CHECKSUMS} is missing or cannot be read"
+    if missing := {"state.json", "optimizer.safetensors"} - wanted.keys():
+        return f"{CHECKSUMS} does not name {min(missing)}"
     for name, digest in items:
-        try:
-            if _digest(path / name) != digest:
-                return f"{name} is not what was written"
-        except OSError:
+        if not (path / name).is_file():  # nor a device or a pipe, which would be read for ever
             return f"{name} is missing"
+        if _digest(path / name) != digest:
+            return f"{name} is not what was written"
     return None
 
 

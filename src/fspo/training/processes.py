@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from fspo import runtime
 from fspo.config import TrainConfig
+from fspo.text import visible
 
 if TYPE_CHECKING:
     from fspo.training.team import Team
@@ -225,8 +226,8 @@ class _Started:
                 if self.over.wait(2 * GRACE):
                     return
                 sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
-                sys.stderr.write(f"\x1b[?25h\nerror: {sentence}\n")  # the display had hidden the cursor
-                sys.stderr.flush()
+                shown = f"\x1b[?25h\nerror: {visible(sentence)}"  # the display had hidden the cursor
+                print(shown, file=sys.stderr, flush=True)
                 os._exit(2)
 
 
