@@ -152,7 +152,7 @@ class _Loaded:
                 f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
             )
         config = read(None if run is None else run / "config.yaml", list(settings))
-        source = str(weights_of(folder)) if run == folder else str(_whole(model))
+        source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
         policy = load(source, dtype=config.model.dtype, device=config.model.device)
         set_threads(policy, config.model.threads)
         asked = any(setting.partition("=")[0].split(".")[0] == "task" for setting in settings)
@@ -239,22 +239,24 @@ class Conversation:
 
 def _run_of(folder: Path) -> Path | None:
     """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
-    above = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
-    inside = folder.is_dir() and (folder.parent.name == "checkpoints" or folder.name == "model")
-    return next((p for p in (folder, *([above] if inside else [])) if (p / "config.yaml").is_file()), None)
+    if (folder / "config.yaml").is_file() or not folder.is_dir():
+        return folder if folder.is_dir() else None
+    parent = folder.absolute().parent
+    above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else None
+    return above if above is not None and (above / "config.yaml").is_file() else None
 
 
-def _whole(model: str | Path) -> str | Path:
-    """A model as it was given; a checkpoint that is not what was written is refused."""
+def _whole(folder: Path) -> Path:
+    """A checkpoint, or TRL's model; one that is not what was written is refused."""
     from fspo.training import checkpoint
 
-    if (Path(model) / checkpoint.CHECKSUMS).is_file() and (problem := checkpoint.damage(Path(model))):
-        raise ValueError(f"the checkpoint {model} is damaged ({problem}): give another, or the folder of the run")
-    return model
+    if folder.name.startswith(checkpoint.PREFIX) and (problem := checkpoint.damage(folder)):
+        raise ValueError(f"the checkpoint {folder} is damaged ({problem}): give another, or the folder of the run")
+    return folder
 
 
 def weights_of(run: Path) -> Path:
-    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved at the end.
+    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved, at the end or last.
 
     A damaged checkpoint is passed over with a warning.
     """
@@ -263,7 +265,9 @@ def weights_of(run: Path) -> Path:
     def warn(text: str) -> None:
         warnings.warn(text, RunWarning, stacklevel=2)
 
-    last = checkpoint.latest(run / "checkpoints", warn) or run / "model"
-    if not last.is_dir():
+    saved = [path for path in (run / "checkpoints").glob("checkpoint-*") if path.name[11:].isdecimal()]
+    of_trl = [*sorted(saved, key=lambda path: int(path.name[11:])), run / "model"]
+    last = checkpoint.latest(run / "checkpoints", warn) or next((p for p in reversed(of_trl) if p.is_dir()), None)
+    if last is None:
         raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last

@@ -56,7 +56,7 @@ class Registry(Generic[T]):
                 f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({_reason(error)}): mend or "
                 "uninstall the package that declares it"
             ) from error
-        return self._checked(found, entry.name)
+        return self._named(found, entry.name)
 
     def _imported(self, name: str) -> type[T]:
         module, _, attribute = name.partition(":")
@@ -69,15 +69,19 @@ class Registry(Generic[T]):
             ) from error
         except Exception as error:  # whatever the user's own code raises
             raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_reason(error)}): mend {module}") from error
-        return self._checked(found, name)
+        return self._named(found, name)
 
     def _checked(self, found: Any, name: str) -> type[T]:
         if not isinstance(found, type) or not issubclass(found, self.base):
             raise ValueError(f"{name} is no {self.kind}: it must be a class derived from {self.base.__name__}")
-        for needed in ("name", "summary"):
-            if not isinstance(getattr(found, needed, None), str):
-                raise ValueError(f'{name} has no {needed}: add `{needed}: ClassVar[str] = "..."` to the class')
         return found
+
+    def _named(self, found: Any, name: str) -> type[T]:
+        """A class of another package or file, with what listings show."""
+        for needed in ("name", "summary"):
+            if not isinstance(getattr(self._checked(found, name), needed, None), str):
+                raise ValueError(f'{name} has no {needed}: add `{needed}: ClassVar[str] = "..."` to the class')
+        return self._checked(found, name)
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
         """Entry points of other packages, looked up once."""
@@ -90,7 +94,7 @@ def _reason(error: Exception) -> str:
     """What was raised and, where it is known, in which line of which file."""
     places = traceback.extract_tb(error.__traceback__)
     where = f", line {places[-1].lineno} of {places[-1].filename}" if places and places[-1].lineno else ""
-    return f"{type(error).__name__}: {error}" + ("" if isinstance(error, SyntaxError) else where)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" + ("" if isinstance(error, SyntaxError) else where)
 
 
 def _name(cls: type[Any]) -> str:

@@ -346,7 +346,7 @@ def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:
 
 
 def test_weights_that_round_their_updates_away_are_warned_about(model: Path, tmp_path: Path) -> None:
-    changed = {"per_device_train_batch_size": 8, "num_iterations": 2, "learning_rate": 1e-6}
+    changed: dict[str, Any] = {"per_device_train_batch_size": 8, "num_iterations": 2, "learning_rate": 1e-6}
     with pytest.warns(
         UserWarning, match=r"rounding undoes the updates of about \d+% of them: load the model in float32"
     ):

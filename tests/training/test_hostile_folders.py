@@ -17,6 +17,8 @@ import yaml
 
 import fspo
 from fspo.config import read
+from fspo.exporting import export
+from fspo.report.run_page import write
 from fspo.runs import Metrics, NullObserver, RunWarning, RunWriter, Timing, read_lines
 from fspo.training.loop import train
 from fspo.training.stopping import ECHO, RunInterruptedError
@@ -96,8 +98,8 @@ def test_a_damaged_checkpoint_is_not_passed_over_in_silence(run: Path, command: 
         fspo.sample(newest, ["ab"])
     done = command("export", str(run), str(tmp_path / "model"))
     assert done.stderr.startswith("warning: the checkpoint")
-    (newest / "checksums.json").unlink()
-    done = command("eval", str(newest), check=False)
+    shutil.move(newest, tmp_path / "alone")
+    done = command("eval", str(tmp_path / "alone"), check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot be loaded (SafetensorError" in done.stderr
 
@@ -261,3 +263,38 @@ def test_a_file_of_another_folder_is_named(small: list[str], tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "/data/model.safetensors cannot be used (Permission denied)" in done.stderr.splitlines()[-1]
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("text", [BOMB, "task: &t [*t]\n", "a: &a {b: *a}\n"])
+def test_aliases_that_repeat_without_bound_are_refused(run: Path, text: str) -> None:
+    (run / "config.yaml").write_text(text)
+    assert any("aliases repeat more than" in note for note in fspo.load_run(run).notes)
+    with pytest.raises(ValueError, match=r"config.yaml cannot be read \(its aliases repeat more than"):
+        fspo.sample(run, ["ab"])
+
+
+def test_devices_and_pipes_in_a_folder_are_not_read(run: Path) -> None:
+    """A test that fails by its time limit: reading one of these would not end."""
+    for name in ("run.json", "timings.jsonl", "samples.jsonl"):
+        (run / name).unlink()
+    (run / "run.json").symlink_to("/dev/zero")
+    (run / "samples.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(run / "timings.jsonl")
+    os.mkfifo(run / "records" / "step-000009.parquet")
+    newest = run / "checkpoints" / "step-000003" / "checksums.json"
+    newest.write_text(json.dumps(json.loads(newest.read_text()) | {"../../../../../../../../dev/zero": "x"}))
+    write(run)
+    with pytest.warns(RunWarning, match="is damaged"):
+        fspo.sample(run, ["ab"])
+
+
+def test_links_are_not_exported(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    (run / "checkpoints" / "step-000003" / "notes.txt").symlink_to(tmp_path / "secret")
+    assert "model.safetensors" in os.listdir(export(run, tmp_path / "model"))
+    assert "notes.txt" not in os.listdir(tmp_path / "model")

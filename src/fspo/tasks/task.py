@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -40,7 +41,7 @@ class Example:
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, str):
             raise ValueError(f"the prompt {self.prompt!r} of the task {self.task!r} is not text: make it a str")
-        if not math.isfinite(self.difficulty):
+        if not isinstance(self.difficulty, Real) or not math.isfinite(self.difficulty):
             raise ValueError(f"the difficulty {self.difficulty} of the prompt {self.prompt[:40]!r} is not finite")
 
 

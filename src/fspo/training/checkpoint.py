@@ -50,7 +50,8 @@ def path_of(folder: Path, step: int) -> Path:
 def steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a folder, oldest first; whatever else lies there is ignored."""
     names = (p.name for p in folder.glob(f"{PREFIX}*") if p.is_dir())
-    return sorted(int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
+    found = (int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
+    return sorted({step for step in found if path_of(folder, step).is_dir()})
 
 
 def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
@@ -121,8 +122,11 @@ def write(
         shutil.rmtree(target)
     os.replace(scratch, target)
     sync(folder)
-    for step in steps(folder)[:-keep]:
-        shutil.rmtree(path_of(folder, step))
+    known = steps(folder)
+    kept = [step for step in known if step <= state.step][-keep:]
+    for step in known:  # later ones are damaged, or the run would have gone on from them
+        if step not in kept:
+            shutil.rmtree(path_of(folder, step))
     return target
 
 

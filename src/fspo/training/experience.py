@@ -26,6 +26,8 @@ from fspo.tasks.task import Example
 from fspo.training.old_logprobs import OldLogProbs
 from fspo.training.team import Team
 
+MOST_CHECKED = 20_000  # prompts of a data set that are encoded before a run begins: seconds
+
 
 @dataclass(frozen=True)
 class Group:
@@ -142,14 +144,15 @@ def collect(
 
 
 def check_prompts(config: TrainConfig, policy: Policy, task: Task, held_out: Task) -> None:
-    """Refuse prompts that the model cannot take, before the run begins: all those that it will ask of a data set, and
-    those of the first step where prompts are generated."""
+    """Refuse prompts that the model cannot take, before the run begins: those that it will ask of a data set, and those
+    of the first step where prompts are generated."""
     for asked, split, count, first in (
         (task, "train", config.steps * config.rollout.prompts, config.rollout.prompts),
         (held_out, config.eval.split, config.eval.prompts, config.eval.prompts),
     ):
         size = asked.size(split)
-        examples = [asked.example(split, i) for i in range(first if size is None else min(count, size))]
+        known = first if size is None else min(count, size, MOST_CHECKED)
+        examples = [asked.example(split, i) for i in range(known)]
         check_request(encode(policy, examples, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
 
 

@@ -226,8 +226,7 @@ class _Started:
                 if self.over.wait(2 * GRACE):
                     return
                 sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
-                shown = f"\x1b[?25h\nerror: {visible(sentence)}"  # the display had hidden the cursor
-                print(shown, file=sys.stderr, flush=True)
+                print(f"\x1b[?25h\nerror: {visible(sentence)}", file=sys.stderr, flush=True)  # shows the cursor
                 os._exit(2)
 
 
