@@ -22,7 +22,7 @@ PACKAGES = sorted({path.parent for path in FILES})
 # Each imports only from those before it.
 ROOMS = (
     "text", "files", "ratios", "settings", "plugins", "runtime", "tensors",
-    "objectives", "advantages", "fairness", "laboratory", "tasks", "recipes", "config", "runs",
+    "objectives", "advantages", "fairness", "laboratory", "tasks", "recipes", "sections", "config", "runs",
     "model", "rollout", "training", "engines",
     "pages", "report", "audits", "comparisons", "api", "exporting", "cli",
 )  # fmt: skip

@@ -5,14 +5,15 @@ Nothing heavy is imported before it is needed, so that these names can be offere
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
-from fspo.runs import Observer, Run
+from fspo.runs import Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Conversation", "Engine", "evaluate", "load_run", "sample", "train"]
 
 Engine = Literal["local", "trl", "verl"]
+_CALLS = [name for name, value in vars(Observer).items() if callable(value) and not name.startswith("_")]
 
 
 def train(
@@ -50,6 +52,8 @@ def train(
     >>> run = fspo.train(None, "runs/first", resume=True)  # nothing is left to do: it has all its steps
     """
     folder = Path(folder)
+    if engine not in get_args(Engine):
+        raise ValueError(f"there is no engine {engine!r}: choose one of {', '.join(get_args(Engine))}")
     if config is not None and not isinstance(config, TrainConfig):
         config = TrainConfig(**config)
     if resume:
@@ -57,9 +61,12 @@ def train(
         config = saved if config is None else config
         if not force:
             require_same_run(saved, config)
+        require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
     _require_torch()
+    if lacking := [name for name in _CALLS if observer is not None and not hasattr(observer, name)]:
+        raise ValueError(f"the observer {observer!r} has no {lacking[0]}(): derive its class from fspo.Observer")
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
@@ -110,7 +117,7 @@ def evaluate(
 
 def sample(
     model: str | Path,
-    prompts: int | Sequence[str] = 5,
+    prompts: int | str | Sequence[str] = 5,
     settings: Sequence[str] = (),
     *,
     samples: int = 1,
@@ -131,6 +138,7 @@ def sample(
     loaded = _Loaded.of(model, settings, trust)
     if isinstance(prompts, int):
         return loaded.evaluate(prompts, samples, temperature, None, None, split).answers
+    prompts = [prompts] if isinstance(prompts, str) else prompts
     return loaded.answers(prompts, loaded.encoded(prompts), samples, temperature, loaded.config.seed)
 
 
@@ -150,13 +158,13 @@ class _Loaded:
         from fspo.model.loading import load, set_threads
 
         folder = Path(model)
-        run = next((p for p in (folder, *folder.parents[:2]) if (p / "config.yaml").is_file()), None)
+        run = _run_of(folder)
         if run is not None and not trust and (code := code_named_in(parse(run / "config.yaml"))):
             raise ValueError(
                 f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
             )
         config = read(None if run is None else run / "config.yaml", list(settings))
-        source = str(weights_of(folder)) if run == folder else str(model)
+        source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
         policy = load(source, dtype=config.model.dtype, device=config.model.device)
         set_threads(policy, config.model.threads)
         asked = any(setting.partition("=")[0].split(".")[0] == "task" for setting in settings)
@@ -241,11 +249,37 @@ class Conversation:
         return answer
 
 
-def weights_of(run: Path) -> Path:
-    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved at the end."""
+def _run_of(folder: Path) -> Path | None:
+    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
+    if (folder / "config.yaml").is_file() or not folder.is_dir():
+        return folder if folder.is_dir() else None
+    parent = folder.absolute().parent
+    above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else None
+    return above if above is not None and (above / "config.yaml").is_file() else None
+
+
+def _whole(folder: Path) -> Path:
+    """A checkpoint, or TRL's model; one that is not what was written is refused."""
     from fspo.training import checkpoint
 
-    last = checkpoint.latest(run / "checkpoints") or run / "model"
-    if not last.is_dir():
-        raise ValueError(f"the run in {run} has no checkpoint yet")
+    if folder.name.startswith(checkpoint.PREFIX) and (problem := checkpoint.damage(folder)):
+        raise ValueError(f"the checkpoint {folder} is damaged ({problem}): give another, or the folder of the run")
+    return folder
+
+
+def weights_of(run: Path) -> Path:
+    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved, at the end or last.
+
+    A damaged checkpoint is passed over with a warning.
+    """
+    from fspo.training import checkpoint
+
+    def warn(text: str) -> None:
+        warnings.warn(text, RunWarning, stacklevel=2)
+
+    saved = [path for path in (run / "checkpoints").glob("checkpoint-*") if path.name[11:].isdecimal()]
+    of_trl = [*sorted(saved, key=lambda path: int(path.name[11:])), run / "model"]
+    last = checkpoint.latest(run / "checkpoints", warn) or next((p for p in reversed(of_trl) if p.is_dir()), None)
+    if last is None:
+        raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last

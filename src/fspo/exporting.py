@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:  # so that a failure leaves no half of a model
         made = Path(scratch) / "model"
         left_out = (*LEFT_OUT, "adapter_*") if merge else LEFT_OUT
-        shutil.copytree(weights, made, ignore=shutil.ignore_patterns(*left_out))
+        shutil.copytree(weights, made, ignore=_ignored(left_out))
         if merge:
             _merged(weights).save_pretrained(made)
         replace_file(made / "README.md", card(load(run), adapters=adapters and not merge))
@@ -53,15 +54,22 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     return out
 
 
+def _ignored(patterns: Sequence[str]) -> Callable[[str, list[str]], set[str]]:
+    """What is not copied: these files, and links, which in a folder from elsewhere may lead anywhere."""
+    by_name = shutil.ignore_patterns(*patterns)
+    return lambda folder, names: {*by_name(folder, names), *(n for n in names if (Path(folder) / n).is_symlink())}
+
+
 def _merged(weights: Path) -> Any:
     from peft import AutoPeftModelForCausalLM
 
-    return AutoPeftModelForCausalLM.from_pretrained(weights).merge_and_unload()
+    return AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False).merge_and_unload()
 
 
 def card(run: Run, *, adapters: bool = False) -> str:
     """The README.md of an exported model: what it was trained on and how, its held-out accuracy, its configuration."""
-    base = str((run.config.get("model") or {}).get("path", ""))
+    model = run.config.get("model")
+    base = str(model.get("path", "")) if isinstance(model, dict) else str(model or "")
     is_hub_name = base.count("/") == 1 and not Path(base).exists() and not base.endswith(".gguf")
     facts: dict[str, Any] = {
         "library_name": "peft" if adapters else "transformers",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 
 @contextmanager
 def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
@@ -66,6 +68,30 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | BadLine]:
                 yield BadLine(number, "is not JSON")
                 continue
             yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
+
+
+MOST_VALUES = 1_000_000  # of a YAML file, counted with what its aliases repeat
+
+
+def yaml_value(text: str) -> Any:
+    """The value of a YAML text, without tags that name code. What cannot be read, or would grow beyond all bounds by
+    its aliases, is a ValueError of one line."""
+    try:
+        value = yaml.safe_load(text)
+        if _expanded(value, {}) > MOST_VALUES:
+            raise ValueError(f"its aliases repeat more than {MOST_VALUES:,} values")
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return value
+
+
+def _expanded(value: Any, known: dict[int, int]) -> int:
+    """How many values a value holds, itself included; one that holds itself has no end."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    if id(value) not in known:
+        known[id(value)] = MOST_VALUES + 1  # while it is being counted
+        known[id(value)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(value)]
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

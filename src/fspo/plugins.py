@@ -62,6 +62,8 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> type[T]:
         """The class of a name; an entry point or `module:Class` is imported."""
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a {self.kind}; known: {', '.join(self.names())}")
         if name in self._classes:
             return self._classes[name]
         if name in self._others():

@@ -13,6 +13,7 @@ from fspo import __version__, objectives, tasks
 from fspo.config import TrainConfig
 from fspo.runs import load
 from fspo.settings import Described, described
+from fspo.text import visible
 from helpers.processes import Command, fspo
 from helpers.synthetic import make_run
 
@@ -122,6 +123,59 @@ def test_mistakes_exit_with_two_and_one_sentence(
     assert done.returncode == 2
     assert done.stderr.startswith("error: "), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--out", "a-file"], "a-file cannot be used (File exists)"),
+        (["train", "--out", "a-file/run"], "a-file/run cannot be used (Not a directory)"),
+        (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
+        (
+            ["train", "task=broken:Task", "--out", "run"],
+            "(SyntaxError: invalid syntax (broken.py, line 1)): mend broken",
+        ),
+        (["train", "task={name: [1]}"], "has no name"),
+        (["train", "task=[3]"], "3 is not a part of a mixture"),
+        (["train", "objective={name: [1]}"], "is not an objective"),
+        (["train", "task={"], "the value of 'task={' is not YAML"),
+        (["train", "bytes.yaml"], "bytes.yaml cannot be read"),
+        (["train", "keys.yaml"], "keys.yaml must hold a table of settings"),
+        (["eval", "tiny:1x32", "--prompts", "0"], "prompts = 0 leaves nothing to evaluate"),
+        (["sample", "tiny:1x32", "--samples", "-1"], "samples = -1 leaves nothing to evaluate"),
+        (["eval", "tiny:1x32", "--temperature", "nan"], "temperature is nan"),
+        (["eval", "weights"], "cannot be loaded"),
+    ],
+)
+def test_bad_values_are_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "a-file").write_text("")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe")
+    (tmp_path / "keys.yaml").write_text("1: 2\n")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text('{"model_type": "qwen3"}')
+    settings = ["model.path=tiny:1x32", "warmup=null", "processes=1", "steps=1"] if "--out" in arguments else []
+    command_name, *rest = arguments
+    done = command(command_name, *settings, *rest, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a[/b]", "[bold]x[/]", ":smile:", "x\x1b[31m", "two words"])
+def test_names_of_folders_are_shown_and_not_obeyed(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs") / name, steps=2)
+    done = command("report", f"runs/{name}")
+    assert done.stdout == f"report: runs/{visible(name)}/report.html\n"
+    done = command("train", "--out", f"runs/{name}", check=False)
+    assert f"runs/{visible(name)} already holds a run" in done.stderr
 
 
 def test_resume_without_a_run_is_refused(command: Command, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +23,8 @@ from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl.trainer import STATE
 from fspo.model import tiny
 from fspo.report.run_page import write
-from fspo.runs import load, rows
+from fspo.runs import Metrics, Timing, load, rows
+from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
@@ -340,6 +343,43 @@ def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:
         trainer(
             model, tmp_path, per_device_train_batch_size=8, objective_args={"mismatch": {"c": 0.1}}, rollout_func=None
         )
+
+
+def test_weights_that_round_their_updates_away_are_warned_about(model: Path, tmp_path: Path) -> None:
+    changed: dict[str, Any] = {"per_device_train_batch_size": 8, "num_iterations": 2, "learning_rate": 1e-6}
+    with pytest.warns(
+        UserWarning, match=r"rounding undoes the updates of about \d+% of them: load the model in float32"
+    ):
+        trainer(model, tmp_path, model_init_kwargs={"dtype": "bfloat16"}, **changed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*rounding undoes")
+        trainer(model, tmp_path, **changed)
+
+
+SMALL = {
+    "model": {"path": "tiny:1x32"}, "warmup": None, "task": {"name": "sort", "n_max": 5}, "steps": 3,
+    "rollout": {"prompts": 4, "group": 2, "max_new_tokens": 6}, "eval": {"prompts": 4}, "checkpoint": {"every": 100},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_signal_saves_and_a_failed_start_leaves_the_folder_free(tmp_path: Path) -> None:
+    class Stop(fspo.Observer):
+        def step(self, metrics: Metrics, timing: Timing) -> None:
+            if metrics.step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    folder = tmp_path / "run"
+    asked = tmp_path / "rows.jsonl"
+    asked.write_text("".join(json.dumps({"prompt": f"{i}:"}) + "\n" for i in range(40)))
+    wrong = SMALL | {"task": {"name": "python:no_such_module:reward", "path": str(asked)}}
+    with pytest.raises(ValueError, match="could not load the task"):
+        fspo.train(wrong | {"model": {"path": "tiny:2x32"}}, folder, engine="trl")
+    with pytest.raises(RunInterruptedError, match="stopped after step 1"):
+        fspo.train(SMALL, folder, engine="trl", observer=Stop())
+    run = fspo.train(None, folder, resume=True, engine="trl")
+    assert [line.step for line in run.metrics] == [1, 2, 3]
+    assert json.loads((folder / "model" / "config.json").read_text())["num_hidden_layers"] == 1
 
 
 def test_settings_from_the_command_line(tmp_path: Path) -> None:

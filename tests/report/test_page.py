@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,31 @@ def test_a_row_file_that_is_damaged_inside_is_named_and_the_others_are_shown(tmp
     assert "records/: step-000002.parquet is damaged inside; left out." in run.notes
     assert run.rows is not None
     assert run.rows.steps == 3
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**30])
+@pytest.mark.parametrize("file", ["metrics", "evaluations"])
+def test_a_whole_number_beyond_every_float_is_one_bad_line(tmp_path: Path, file: str, value: int) -> None:
+    """Whichever field holds it; of the configuration it is not drawn."""
+    folder = make_run(tmp_path / "run", steps=3)
+    path = folder / f"{file}.jsonl"
+    lines = path.read_text().splitlines()
+    last = json.loads(lines[-1])
+    whole = [key for key, kind in last.items() if isinstance(kind, int) and not isinstance(kind, bool)]
+    assert "step" in whole
+    for key in whole:
+        path.write_text("\n".join([*lines[:-1], json.dumps(last | {key: value})]) + "\n")
+        run = load(folder)
+        assert f"{file}.jsonl: 1 unreadable line left out." in run.notes
+        write(folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"steps": value}))
+    write(folder)
+
+
+@pytest.mark.parametrize("text", ["{" * 3000, "a: 2001-99-99", "a: " + "9" * 5000])
+def test_a_configuration_that_cannot_be_parsed_is_noted(tmp_path: Path, text: str) -> None:
+    folder = make_run(tmp_path / "run", steps=3)
+    (folder / "config.yaml").write_text(text)
+    assert any("config.yaml cannot be read" in note for note in load(folder).notes)
+    write(folder)

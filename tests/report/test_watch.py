@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,18 @@ def test_idle_connections_are_closed_and_their_number_is_limited(
     with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)) as connection_again:
         connection_again.request("GET", "/")
         assert connection_again.getresponse().status == 200
+
+
+def test_a_request_that_trickles_in_is_closed_in_the_same_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, server = served
+    monkeypatch.setattr(Handler, "timeout", 0.5)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as slow:
+        slow.settimeout(5)
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() - began < 5:
+                slow.sendall(b"G")
+                time.sleep(0.1)
+                if select.select([slow], [], [], 0)[0]:
+                    break
+        assert time.monotonic() - began < 3

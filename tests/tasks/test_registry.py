@@ -39,6 +39,15 @@ class Repeat(Task):
 
 class Plain:
     pass
+
+
+class Outer:
+    class Inner(Repeat):
+        pass
+
+
+class Unnamed(Task):
+    summary: ClassVar[str] = "has no name"
 """
 
 
@@ -104,6 +113,7 @@ def test_a_class_that_cannot_be_a_task_is_refused_in_one_sentence(module: str) -
         "task repeat has no parameter 'mst'; did you mean 'most'?"
     )
     assert refused(f"{module}:Plain") == f"{module}:Plain is no task: it must be a class derived from Task"
+    assert refused(f"{module}:Unnamed") == f"{module}:Unnamed is no complete task: set its class attribute 'name'"
     assert refused("json:loads") == "json:loads is no task: it must be a class derived from Task"
     assert f"the task '{module}:Repet' cannot be loaded (module '{module}' has no attribute" in refused(
         f"{module}:Repet"
@@ -111,6 +121,43 @@ def test_a_class_that_cannot_be_a_task_is_refused_in_one_sentence(module: str) -
     assert "cannot be loaded (No module named 'nowhere')" in refused("nowhere:Repeat")
     assert "cannot be loaded (Empty module name)" in refused(":Repeat")
     assert refused("jsonll:train.jsonl").endswith("; did you mean 'jsonl'?")
+
+
+def test_a_class_within_a_class_is_written_and_found_again(module: str) -> None:
+    task = tasks.get(f"{module}:Outer.Inner")
+    assert tasks.spec(task) == {"name": f"{module}:Outer.Inner"}
+    assert tasks.get(tasks.spec(task)) == task
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def f(:", "SyntaxError in {}, line 1: invalid syntax"),
+        ("x = 1\ny = x / 0", "ZeroDivisionError in {}, line 2: division by zero"),
+        ("raise RuntimeError('two\\nlines')", "RuntimeError in {}, line 1: two lines"),
+    ],
+)
+def test_a_module_that_raises_is_one_sentence(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raising.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sentence = refused("raising:Task")
+    where = tmp_path / "raising.py"
+    assert sentence == f"the task 'raising:Task' cannot be loaded ({reason.format(where)}): mend the module"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"prompt": 5}, "the prompt 5 of the task 't' is not text"),
+        ({"difficulty": float("nan")}, "the difficulty nan of the prompt 'a' is not finite"),
+        ({"difficulty": None}, "the difficulty None of the prompt 'a' is not finite"),
+    ],
+)
+def test_an_example_is_checked(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        tasks.Example(**({"prompt": "a", "answer": None, "task": "t", "index": 0} | values))
 
 
 def test_a_registered_task_has_a_name_of_its_own(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

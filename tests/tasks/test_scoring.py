@@ -1,6 +1,7 @@
 """Scoring processes: rewards that hang, crash or fork harm only their own answer, and no process is left."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -100,7 +101,7 @@ def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
     assert all("not finite" in details[name] for name in ("np.nan", "Decimal NaN", "np.inf", "nan array"))
     assert all("not a number" in details[name] for name in ("vector", "str", "np.str_", "complex", "list"))
     assert "str '1.0'" in details["str"]
-    assert "no float32 can hold" in details["past float32"]
+    assert "is beyond 1e+18: scale it down" in details["past float32"]
     assert scorer.first_messages == {"error": details["np.nan"]}
 
 
@@ -270,6 +271,29 @@ def test_trusted_tasks_start_no_process(children: Children) -> None:
         scores = scorer.score(examples, [example.answer for example in examples])
         assert not children()
     assert scores == [Score(1.0)] * 500
+
+
+@pytest.mark.parametrize("returned", [None, "1", math.nan, 1e300, KeyError("x")])
+def test_bad_rewards_of_a_trusted_task_are_counted_too(returned: Any, children: Children) -> None:
+    class Own(tasks.Task):
+        name: ClassVar[str] = "own"
+        summary: ClassVar[str] = "scores the first answer wrongly"
+        trusted: ClassVar[bool] = True
+
+        def score(self, example: tasks.Example, completion: str) -> float:
+            if example.index:
+                return 1.0
+            if isinstance(returned, Exception):
+                raise returned
+            value: float = returned
+            return value
+
+    examples = [tasks.Example("a", None, "own", i) for i in range(2)]
+    with Scorer(Own()) as scorer:
+        scores = scorer.score(examples, ["", ""])
+        assert not children()
+    assert [(score.value, score.failure) for score in scores] == [(None, "error"), (1.0, None)]
+    assert scorer.failures == {"error": 1}
 
 
 def test_a_mixture_sends_only_the_untrusted_part_to_processes(rewards: Rewards) -> None:

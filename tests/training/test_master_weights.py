@@ -14,7 +14,7 @@ from fspo.config import read
 from fspo.model.loading import load
 from fspo.runs import Metrics, NullObserver, Timing
 from fspo.training.loop import train
-from fspo.training.master_weights import FILE
+from fspo.training.master_weights import FILE, rounded_away
 from fspo.training.stopping import RunInterruptedError
 from helpers.processes import fingerprint
 
@@ -64,3 +64,20 @@ def test_a_bfloat16_run_resumes_bit_by_bit(small: list[str], tmp_path: Path, bud
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     masters = [(tmp_path / name / "checkpoints" / "step-000004" / FILE).read_bytes() for name in ("run", "whole")]
     assert masters[0] == masters[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lr", "low", "high"),
+    [
+        (torch.bfloat16, 1e-6, 0.9, 1.0),
+        (torch.float16, 1e-6, 0.5, 1.0),
+        (torch.bfloat16, 1e-2, 0.0, 0.0),
+        (torch.float32, 1e-9, 0.0, 0.0),
+    ],
+)
+def test_how_many_updates_are_rounded_away(dtype: torch.dtype, lr: float, low: float, high: float) -> None:
+    weights = (0.02 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))).to(dtype)
+    estimate = rounded_away([torch.nn.Parameter(weights)], lr)
+    same = ((weights + torch.tensor(lr, dtype=dtype)) == weights).float().mean()
+    assert low <= estimate <= high
+    assert dtype == torch.float32 or estimate <= float(same) + 1e-6  # never more than really are

@@ -129,6 +129,16 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run: Path, damage:
     assert fingerprint(run) == whole
 
 
+def test_a_damaged_checkpoint_does_not_displace_the_one_written_after_it(run: Path) -> None:
+    """With one checkpoint kept, and the run stopped again before it reaches the step of the damaged one."""
+    (run / "checkpoints" / "step-000004" / "state.json").write_text("{")
+    settings = ["checkpoint={every: 1, keep: 1}"]
+    with pytest.raises(RunInterruptedError):
+        train(read(run / "config.yaml", settings), run, resume=True, observer=Listener(signal.SIGTERM))
+    assert checkpoint.latest(run / "checkpoints") == run / "checkpoints" / "step-000003"
+    assert checkpoint.steps(run / "checkpoints") == [3]
+
+
 def test_where_every_checkpoint_is_damaged_nothing_is_guessed(run: Path) -> None:
     for folder in (run / "checkpoints").glob("step-*"):
         (folder / "state.json").write_text("{")
@@ -141,6 +151,8 @@ def test_other_things_among_the_checkpoints_are_ignored(run: Path) -> None:
     (folder / "step-abc").mkdir()
     (folder / "step-000009.txt").write_text("x")
     (folder / "step-12").mkdir()
+    (folder / "step-0000001").mkdir()
+    (folder / "step-٠٠٠٠٠٥").mkdir()
     (folder / ".DS_Store").write_text("x")
     assert checkpoint.steps(folder) == [2, 4]
     assert checkpoint.latest(folder) == folder / "step-000004"

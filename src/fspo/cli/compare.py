@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from fspo.cli.terminal import Terminal
+from fspo.text import visible
 
 if TYPE_CHECKING:
     from fspo.comparisons.plan import Plan
     from fspo.comparisons.store import Store
     from fspo.comparisons.workers import Executor
 
-console = Console()
+console = Terminal()
 
 
 def compare(
@@ -69,13 +71,13 @@ def compare(
             _run_missing(plan, store, folder, workers, ray, minutes)
         except KeyboardInterrupt:
             done = len(plan.finished(store.rows))
-            console.print(f"stopped; {done} of {plan.total} cells are kept, and {again}", soft_wrap=True)
+            console.say(f"stopped; {done} of {plan.total} cells are kept, and {again}")
             raise typer.Exit(130) from None
         rows = plan.finished(store.rows)
         store.put_first(rows)
         _publish(plan, rows, folder, svg, png)
     if len(rows) < plan.total:
-        console.print(f"{len(rows)} of {plan.total} cells are done, and {again}", soft_wrap=True)
+        console.say(f"{len(rows)} of {plan.total} cells are done, and {again}")
 
 
 def _run_missing(
@@ -135,9 +137,9 @@ def _publish(plan: Plan, rows: list[dict[str, Any]], folder: Path, svg: Path | N
 
     text = comparison_tables.text(rows, plan.suite)
     replace_file(folder / "table.md", text)
-    print(text)
+    print(visible(text))
     written = comparison_page.write(rows, plan.suite, folder / "report.html")
-    console.print(f"results: {folder / 'results.parquet'}, report: {written}", soft_wrap=True)
+    console.say(f"results: {folder / 'results.parquet'}, report: {written}")
     if svg or png:
         files = comparison_page.write_images(rows, plan.suite, svg=svg, png=png)
-        console.print(f"{len(files)} figures: {' '.join(str(f) for f in (svg, png) if f)}", soft_wrap=True)
+        console.say(f"{len(files)} figures: {' '.join(str(f) for f in (svg, png) if f)}")

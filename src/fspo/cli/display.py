@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -92,7 +93,8 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._screen is not None:
-            self._screen.stop()  # draws the last state once more
+            with suppress(OSError):  # the terminal may be gone
+                self._screen.stop()  # draws the last state once more
             self._screen = None
 
     # --- the observer ---
@@ -155,7 +157,8 @@ class Display:
         return False
 
     def _line(self, text: str) -> None:
-        self.console.print(self._text(text), soft_wrap=True, highlight=False)
+        with suppress(OSError):  # a terminal or a pipe that is gone does not end the run
+            self.console.print(self._text(text), soft_wrap=True, highlight=False)
 
     def _text(self, text: str, style: str = "") -> Text:
         """Text as it is, never as markup; an ASCII terminal or log gets ASCII."""

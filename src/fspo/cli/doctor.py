@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fspo.cli.terminal import Terminal
 from fspo.text import visible
 
-console = Console()
+console = Terminal()
 
 
 def doctor(

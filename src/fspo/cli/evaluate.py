@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fspo.cli.terminal import Terminal
 from fspo.runtime import quiet
 from fspo.text import visible
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fspo.runs import Rate, RateBin
     from fspo.training.evaluate import Answer
 
-console = Console()
+console = Terminal()
 
 Model = Annotated[str, typer.Argument(help="a run's folder, a checkpoint, a model folder or hub name, or a .gguf")]
 Trust = Annotated[bool, typer.Option("--trust", help="import the Python code that the run's configuration names")]

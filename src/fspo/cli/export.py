@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from fspo.cli.terminal import Terminal
 from fspo.runtime import quiet
 
-console = Console()
+console = Terminal()
 
 
 def export(
@@ -32,6 +32,6 @@ def export(
     from fspo.exporting import export as write
     from fspo.exporting import push
 
-    console.print(f"model: {write(run, out, merge=merge)}", soft_wrap=True)
+    console.say(f"model: {write(run, out, merge=merge)}")
     if push_to_hub is not None:
-        console.print(f"uploaded: {push(out, push_to_hub, private=not public)}", soft_wrap=True)
+        console.say(f"uploaded: {push(out, push_to_hub, private=not public)}")

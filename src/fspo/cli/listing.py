@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from fspo.cli.terminal import Terminal
+from fspo.text import visible
 
 if TYPE_CHECKING:
     from fspo.settings import Settings
 
-console = Console()
+console = Terminal()
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="show this objective's parameters")] = None) -> None:
@@ -39,7 +41,6 @@ def tasks(
     [dim]fspo tasks sort[/]
     """
     from fspo import tasks as library
-    from fspo.text import visible
 
     if name is None:
         _list("task", "what it asks", library.summaries())
@@ -60,14 +61,14 @@ def tasks(
 def _list(kind: str, what: str, rows: dict[str, str]) -> None:
     table = Table(kind, what)
     for key, summary in rows.items():
-        table.add_row(key, Text(summary))
+        table.add_row(Text(visible(key)), Text(visible(summary)))
     console.print(table)
 
 
 def _describe(name: str, summary: str, settings: type[Settings]) -> None:
     from fspo.settings import described
 
-    console.print(Text.assemble((name, "bold"), f": {summary}"))
+    console.print(Text.assemble((visible(name), "bold"), f": {visible(summary)}"))
     table = Table("parameter", "type", "default", "range", "what it is")
     for row in described(settings):
         table.add_row(row.name, Text(row.type), Text(row.default), Text(row.range), Text(row.description))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+import warnings
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fspo import __version__
 from fspo.cli.audit import audit
@@ -23,9 +22,9 @@ from fspo.cli.listing import methods, tasks
 from fspo.cli.plan import plan
 from fspo.cli.recipes import recipes
 from fspo.cli.report import explore, report, watch
+from fspo.cli.terminal import Terminal
 from fspo.cli.train import train, warmup
 from fspo.runtime import prepare
-from fspo.text import visible
 
 # Packages of `fspo[train]`: a command that needs one of them says so.
 TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf", "psutil", "huggingface_hub")
@@ -74,11 +73,18 @@ def options(
 def main() -> None:
     """Run the command; an expected failure is one sentence on standard error and exit code 2."""
     prepare()
+    _show_own_warnings()
     sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
         app(_completed(sys.argv[1:]))
-    except (ValueError, FloatingPointError, FileNotFoundError) as error:
+    except (ValueError, FloatingPointError) as error:
         _fail(str(error))
+    except OSError as error:
+        if error.errno is None:  # a sentence of this package
+            _fail(str(error))
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename} cannot be used ({error.strerror}): give another path, or mend its permissions or disk")
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name not in TRAINING:
@@ -95,9 +101,23 @@ def _completed(arguments: list[str]) -> list[str]:
     ]
 
 
+def _show_own_warnings() -> None:
+    """Warnings of this package are lines for the user; those of others keep Python's form."""
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        if category.__module__.startswith("fspo."):
+            Terminal(stderr=True).say(str(message), head="warning: ")
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+
+
 def _fail(sentence: str) -> NoReturn:
-    message = Text.assemble(("error:", "bold red"), " ", visible(sentence))
-    Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+    Terminal(stderr=True).say(sentence, head="error: ")
     sys.exit(2)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fspo.cli.configured import Overrides, split
+from fspo.text import visible
 
 if TYPE_CHECKING:
     from fspo.engines.planning.planner import Situation
@@ -48,7 +49,7 @@ def plan(
     path, overrides = split(arguments)
     config = read(path, [*overrides, "task=sort", "eval.task=null"])  # a plan needs no task, which may need an extra
     plans = [planner.plan(config, _situation(**each)) for each in chosen or [options]]
-    print(f"{config.model.path}: {plans[0].shape.parameters / 1e9:.2f} B parameters")
+    print(f"{visible(config.model.path)}: {plans[0].shape.parameters / 1e9:.2f} B parameters")
     for found in plans:
         print(found.text())
     print(planner.ASSUMED)

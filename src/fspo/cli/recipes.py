@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-console = Console()
+from fspo.cli.terminal import Terminal
+
+console = Terminal()
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")] = None) -> None:

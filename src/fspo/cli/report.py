@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fspo.cli.evaluate import Trust
+from fspo.cli.terminal import Terminal
 
-console = Console()
+console = Terminal()
 
 
 def report(
@@ -38,10 +38,10 @@ def report(
     from fspo.report.report_run import load_all
 
     loaded = load_all(runs, trust=trust)
-    console.print(f"report: {run_page.save(loaded, out)}", soft_wrap=True)
+    console.say(f"report: {run_page.save(loaded, out)}")
     for folder, write in ((svg, images.write_svg), (png, images.write_png)):
         if folder is not None:
-            console.print(f"{len(write(run_page.plots(loaded), folder))} plots: {folder}", soft_wrap=True)
+            console.say(f"{len(write(run_page.plots(loaded), folder))} plots: {folder}")
 
 
 def watch(
@@ -58,7 +58,7 @@ def watch(
     from fspo.report.watch import open_server
 
     with open_server(run, port, trust=trust) as server:
-        console.print(f"watching {run} at {server.url} (Ctrl-C ends)", soft_wrap=True)
+        console.say(f"watching {run} at {server.url} (Ctrl-C ends)")
         if browser:
             typer.launch(server.url)
         try:
@@ -82,6 +82,6 @@ def explore(
     from fspo.report.explore import write
 
     path = write(out, objectives or [])
-    console.print(f"explorer: {path}", soft_wrap=True)
+    console.say(f"explorer: {path}")
     if browser:
         typer.launch(path.resolve().as_uri())

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fspo.cli.configured import Overrides, label_of, split
+from fspo.cli.terminal import Terminal
 from fspo.runtime import quiet
 
 if TYPE_CHECKING:
     from fspo.config import TrainConfig
 
-console = Console()
+console = Terminal()
 
 
 class Engine(enum.StrEnum):
@@ -68,20 +68,24 @@ def train(
     from fspo.training.stopping import RunInterruptedError
 
     summary = {"model": config.model.path, "task": label_of(config), "objective": config.objective["name"]}
-    again = f"fspo train --out {folder} --resume" + (f" --engine {engine.value}" if engine is not Engine.local else "")
+    again = shlex.join(["fspo", "train", "--out", str(folder), "--resume"])
+    again += f" --engine {engine.value}" if engine is not Engine.local else ""
     try:
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             api.train(config, folder, resume=resume, force=force, engine=engine.value, observer=display)
     except RunInterruptedError as stop:
-        _print(f"saved after step {stop.step}; to go on: ", again)
+        console.say(f"saved after step {stop.step}; to go on: ", again)
         raise typer.Exit(128 + stop.signal_number) from None
     except KeyboardInterrupt:
-        _print("stopped; to go on from the last checkpoint: ", again)
+        if (folder / "config.yaml").is_file():
+            console.say("stopped; to go on from the last checkpoint: ", again)
+        else:
+            console.say("stopped before the run began; nothing is kept")
         raise typer.Exit(130) from None
     if report:
         from fspo.report.run_page import write
 
-        _print(f"report: {write(folder)}")
+        console.say(f"report: {write(folder)}")
 
 
 def warmup(arguments: Overrides = None) -> None:
@@ -94,7 +98,7 @@ def warmup(arguments: Overrides = None) -> None:
     config = read(*split(arguments))
     if config.warmup is None:
         raise ValueError("the configuration has no warmup: add for example warmup.solved=0.25")
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
 
     def progress(done: int, total: int, solved: float) -> None:
         errors.print(f"step {done} of at most {total}: {solved:.1%} solved")
@@ -125,7 +129,3 @@ def _described(config: TrainConfig, folder: Path, engine: Engine) -> str:
     import yaml
 
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def _print(text: str, strong: str = "") -> None:
-    console.print(Text.assemble(text, (strong, "bold")), soft_wrap=True, highlight=False)

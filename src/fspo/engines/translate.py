@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,10 +41,12 @@ def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None
         )
 
 
-def start(config: TrainConfig, folder: Path, progress: Progress | None = None) -> str:
+def start(config: TrainConfig, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> str:
     """The folder or hub name of the model that training starts from, in Hugging Face's format; `progress` follows a
-    warm start."""
+    warm start. With `fresh` it is made again: what the folder has may be of a start that failed."""
     path = place(config, folder)
+    if fresh and path != config.model.path:
+        shutil.rmtree(path, ignore_errors=True)
     if path != config.model.path and not Path(path).is_dir():
         source = config.model.path if config.warmup is None else warm_start(config, tasks.get(config.task), progress)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no half of a model

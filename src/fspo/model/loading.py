@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,15 +84,39 @@ def load(
         model, tokenizer = _load_gguf(Path(spec), DTYPES[dtype])
     else:
         _require(spec)
-        model = AutoModelForCausalLM.from_pretrained(spec, dtype=DTYPES[dtype])
-        tokenizer = AutoTokenizer.from_pretrained(spec)
+        with _reading(spec):  # code that a model brings is never executed
+            model = AutoModelForCausalLM.from_pretrained(spec, dtype=DTYPES[dtype], trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
     # With dropout the log-probs for training would differ from those that the tokens were sampled with.
-    model = model.to(torch.device(device)).eval()
+    model = _moved(model, device).eval()
     eos_ids = end_ids(model, tokenizer)
     _check_vocabulary(model, tokenizer, spec)
     if lora is not None:
         model = _add_lora(model, lora, seed)
     return Policy(model, tokenizer, spec, eos_ids)
+
+
+@contextmanager
+def _reading(spec: str) -> Iterator[None]:
+    """Whatever the loaders of other libraries raise about the files of a model is one sentence about the model."""
+    try:
+        yield
+    except (ModuleNotFoundError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check that its files are whole, "
+            "and those of a causal language model"
+        ) from error
+
+
+def _moved(model: Any, device: str) -> Any:
+    try:
+        return model.to(torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
 
 
 def _require(spec: str) -> None:
@@ -150,8 +175,9 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """The dequantised weights of a GGUF file, as an ordinary model that can be trained and saved."""
     if not path.is_file():
         raise ValueError(f"there is no GGUF file at {path}; check the path")
-    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    with _reading(str(path)):
+        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     # The weights are dense now, but save_pretrained refuses a model that is marked as quantised.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

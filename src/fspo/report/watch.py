@@ -7,9 +7,11 @@ request, and so rarely that training keeps the processors.
 from __future__ import annotations
 
 import hashlib
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -101,9 +103,25 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = IDLE_SECONDS  # of the socket: a connection that sends nothing is closed
+    timeout = IDLE_SECONDS  # of the socket: a connection that sends nothing, or takes nothing, is closed
+
+    def setup(self) -> None:
+        """A request that arrives byte by byte has the same time, in all: reading ends when it is over."""
+        super().setup()
+        self._patience = threading.Timer(self.timeout, self._stop_reading)
+        self._patience.daemon = True
+        self._patience.start()
+
+    def finish(self) -> None:
+        self._patience.cancel()
+        super().finish()
+
+    def _stop_reading(self) -> None:
+        with suppress(OSError):  # it is closed already
+            self.connection.shutdown(socket.SHUT_RD)
 
     def do_GET(self) -> None:
+        self._patience.cancel()
         # Another site's host name may be made to point here (DNS rebinding); that site could then read the run.
         if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, "this server answers only to its own address\n", "text/plain")

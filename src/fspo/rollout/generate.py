@@ -61,7 +61,7 @@ class Sampling:
             )
         if not evaluation and not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}; in training it must be above 0")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature is {self.temperature}; use a positive number, or 0 for greedy decoding")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 1")

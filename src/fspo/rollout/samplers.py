@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from fspo.config import RolloutConfig
 from fspo.model.loading import Policy
 from fspo.rollout.generate import CACHE_GIB, Rollout, generate
 from fspo.rollout.lanes import Watch
+from fspo.sections import RolloutConfig
 
 
 class Sampler(Protocol):

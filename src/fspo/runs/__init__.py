@@ -1,8 +1,8 @@
 """The run folder: its schema, the writer that every engine writes through, and the reader that every page reads."""
 
-from fspo.runs.folder import claimed, is_run, locked
+from fspo.runs.folder import RunWarning, claimed, is_run, locked
 from fspo.runs.observer import NullObserver, Observer
-from fspo.runs.reader import Run, last_state, load, load_all, read_lines
+from fspo.runs.reader import Run, last_state, load, load_all, read_lines, require_engine
 from fspo.runs.schema import (
     FORMAT,
     ClipBin,
@@ -22,6 +22,6 @@ from fspo.runs.writer import RunWriter
 
 __all__ = [
     "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "GradientShare", "Metrics", "NullObserver", "Observer", "Rate",
-    "RateBin", "Run", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state", "load",
-    "load_all", "locked", "read_lines", "unscored_warnings",
+    "RateBin", "Run", "RunWarning", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state",
+    "load", "load_all", "locked", "read_lines", "require_engine", "unscored_warnings",
 ]  # fmt: skip

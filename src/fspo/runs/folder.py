@@ -11,6 +11,10 @@ from pathlib import Path
 PARTS = ("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "samples.jsonl", "records")
 
 
+class RunWarning(UserWarning):
+    """Something about a run's folder that the user should know."""
+
+
 def is_run(folder: Path) -> bool:
     """Whether the folder has any file of a run."""
     return any((folder / name).exists() for name in PARTS)
@@ -41,7 +45,8 @@ def locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
     """A folder for a run: not one that holds a run already, unless it is resumed."""
-    if (folder / "config.yaml").exists() and not resume:
-        raise ValueError(f"{folder} already holds a run: add --resume to go on with it, or choose another folder")
+    if not resume and (found := next((name for name in PARTS if (folder / name).exists()), None)):
+        way = "add --resume to go on with it, or choose" if found == "config.yaml" else "choose"
+        raise ValueError(f"{folder} already holds a run (it has {found}): {way} another folder")
     with locked(folder):
         yield

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
-from fspo.files import BadLine, json_lines
+from fspo.files import BadLine, json_lines, yaml_value
 from fspo.runs.schema import FORMAT, Cosine, Evaluated, Facts, Line, Metrics, Sample, Timing, UpdateState
 from fspo.text import slug
 
@@ -179,10 +178,10 @@ def _cut(text: str) -> str:
 
 def read_facts(path: Path, notes: list[str]) -> Facts:
     """run.json; what is wrong with it is added to `notes`."""
+    if not path.is_file():
+        return Facts()
     try:
         facts = Facts.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return Facts()
     except (ValidationError, OSError):
         notes.append("run.json cannot be read: which version wrote this folder is not known.")
         return Facts()
@@ -191,15 +190,22 @@ def read_facts(path: Path, notes: list[str]) -> Facts:
     return facts
 
 
+def require_engine(folder: Path, engine: str) -> None:
+    """Refuse to go on with a run by another engine than its own, which would not find its checkpoints."""
+    if (folder / "run.json").is_file() and (own := read_facts(folder / "run.json", []).engine) != engine:
+        add = f"add --engine {own}" if own != "local" else "leave --engine out"
+        raise ValueError(f"the run in {folder} is of the engine {own}, and {engine} cannot go on with it: {add}")
+
+
 def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
     """config.yaml as a mapping; what is wrong with it is added to `notes`."""
     if not path.is_file():
         notes.append("config.yaml is missing: the configuration is not shown.")
         return {}
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
-    except yaml.YAMLError as error:
-        notes.append(f"config.yaml cannot be read: {str(error).splitlines()[0]}.")
+        config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))
+    except ValueError as error:
+        notes.append(f"config.yaml cannot be read: {error}.")
         return {}
     if not isinstance(config, dict):
         notes.append("config.yaml is not a mapping: the configuration is not shown.")

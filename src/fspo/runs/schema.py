@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 FORMAT = 2
 """Version of this schema. Format 1 had no run.json with a version and no column `off_policy`."""
@@ -31,6 +31,9 @@ def _null_if_not_finite(value: Any) -> Any:
 
 Number = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
 """A finite number; NaN and infinities, which JSON cannot hold, are null."""
+
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that a float can hold exactly: pages and tables compute with it."""
 
 Interval = tuple[float, float]
 
@@ -47,23 +50,7 @@ class Line(_Part):
     file: ClassVar[str]  # the name of the file without its ending
     what: ClassVar[str]  # what a reader misses when the file is missing
 
-    step: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_huge_integer(cls, values: Any) -> Any:
-        """JSON may hold integers that no float can: such a line is a bad line."""
-        if _huge(values):
-            raise ValueError("an integer has more than 64 bits")
-        return values
-
-
-def _huge(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_huge, value.values()))
-    if isinstance(value, list):
-        return any(map(_huge, value))
-    return type(value) is int and abs(value) >= 1 << 63
+    step: Whole
 
 
 class ClipBin(_Part):
@@ -71,7 +58,7 @@ class ClipBin(_Part):
 
     low: float
     high: float
-    count: int
+    count: Whole
     clip_rate: float
     interval: Interval
 
@@ -96,19 +83,19 @@ class Metrics(Line):
     accuracy_train: Number = None  # share with the whole reward
     length: Number = None  # mean, in tokens
     truncated: Number = None  # share that met the limit
-    groups: int | None = None
-    groups_without_variance: int | None = None
-    groups_single: int | None = None  # fewer than two scored answers
-    unscored: int | None = None  # answers without a score, in this step
-    unscored_by_kind: dict[str, int] = {}
+    groups: Whole | None = None
+    groups_without_variance: Whole | None = None
+    groups_single: Whole | None = None  # fewer than two scored answers
+    unscored: Whole | None = None  # answers without a score, in this step
+    unscored_by_kind: dict[str, Whole] = {}
     unscored_example: dict[str, str] = {}  # the first message of each kind
     entropy: Number = None  # nats per token
     # the updates
-    updates: int | None = None
-    rows: int | None = None  # responses of all updates
-    rows_computed: int | None = None  # those of them that had a forward pass
+    updates: Whole | None = None
+    rows: Whole | None = None  # responses of all updates
+    rows_computed: Whole | None = None  # those of them that had a forward pass
     on_policy: bool | None = None  # no update was off-policy
-    skipped: int | None = None  # updates without a finite gradient, since the run began
+    skipped: Whole | None = None  # updates without a finite gradient, since the run began
     lr: Number = None
     loss: Number = None
     grad_norm: Number = None  # before any limit, mean over the updates
@@ -148,7 +135,7 @@ class RateBin(_Part):
 
     low: float
     high: float
-    count: int
+    count: Whole
     accuracy: float
     interval: Interval
 
@@ -156,7 +143,7 @@ class RateBin(_Part):
 class Rate(_Part):
     """Accuracy of some answers."""
 
-    count: int
+    count: Whole
     accuracy: float
     interval: Interval
 
@@ -168,17 +155,17 @@ class Evaluated(Line):
     what: ClassVar[str] = "held-out accuracy"
 
     split: str
-    samples: int | None = None
-    prompts: int | None = None
+    samples: Whole | None = None
+    prompts: Whole | None = None
     accuracy: Number = None
     interval: Interval | None = None
     reward: Number = None
     truncated: Number = None
-    unscored: int | None = None
-    unscored_by_kind: dict[str, int] = {}
+    unscored: Whole | None = None
+    unscored_by_kind: dict[str, Whole] = {}
     unscored_example: dict[str, str] = {}  # the first message of each kind
-    pass_at: dict[int, float] = {}
-    pass_at_interval: dict[int, Interval] = {}
+    pass_at: dict[Whole, float] = {}
+    pass_at_interval: dict[Whole, Interval] = {}
     by_length: list[RateBin] = []
     by_difficulty: list[RateBin] = []
     by_task: dict[str, Rate] = {}
@@ -207,7 +194,7 @@ class Sample(Line):
     completion: str
     task: str | None = None
     reward: Number = None  # null where it could not be scored
-    length: int | None = None
+    length: Whole | None = None
     truncated: bool | None = None
 
 
@@ -226,7 +213,7 @@ class Cosine(Line):
     file: ClassVar[str] = "cosine"
     what: ClassVar[str] = "measured directions"
 
-    update: int
+    update: Whole
     measured: float
     bound: float
     bound_tight: float
@@ -257,9 +244,9 @@ class Change(_Part):
 class Facts(_Part):
     """run.json: what the folder is, and what wrote it."""
 
-    format: int = FORMAT
+    format: Whole = FORMAT
     engine: str = "local"
     versions: dict[str, str] = {}
     python: str = ""
-    threads: int | None = None
+    threads: Whole | None = None
     changes: list[Change] = []  # of settings, where the run was resumed with others

@@ -52,10 +52,18 @@ def summaries() -> dict[str, str]:
     return TASKS.summaries()
 
 
-def is_code(name: str) -> bool:
-    """Whether a name stands for Python code to be imported: `module:Class` or `python:module:function`."""
+def code_in(spec: Any) -> list[str]:
+    """What a task, as written, would execute: a module that it names, or answers as programs without isolation."""
+    if isinstance(spec, list | tuple):
+        return [code for part in spec for code in code_in(part)]
+    values = spec if isinstance(spec, Mapping) else {"name": spec}
+    name = str(values.get("name"))
     kind, colon, _ = name.partition(":")
-    return bool(colon) and (kind == Custom.name or kind not in TASKS.names())
+    if kind == Custom.name:
+        return [name if colon else f"{name}:{values.get('function')}"]
+    if kind == Code.name and values.get("isolation", "full") != "full":
+        return [f"{name} with isolation={values['isolation']}"]
+    return [name] if colon and kind not in TASKS.names() else []
 
 
 def get(spec: Spec) -> Task:
@@ -68,6 +76,8 @@ def get(spec: Spec) -> Task:
         return _one(spec)
     if not isinstance(spec, Sequence) or not spec:
         raise ValueError(f"{spec!r} is not a task: write a name, a table with a name, or a list of those")
+    if wrong := [entry for entry in spec if not isinstance(entry, str | Mapping)]:
+        raise ValueError(f"{wrong[0]!r} is not a part of a mixture: write a name, or a table with a name and a weight")
     entries: list[dict[str, Any]] = [{"name": entry} if isinstance(entry, str) else dict(entry) for entry in spec]
     weights: tuple[Any, ...] = tuple(entry.pop("weight", 1.0) for entry in entries)
     return Mixture(parts=tuple(_one(entry) for entry in entries), weights=weights)
@@ -98,9 +108,9 @@ def check_importable(task: Task, *, registered: bool = True) -> None:
 
 def _one(spec: Mapping[str, Any]) -> Task:
     parameters = {str(key): value for key, value in spec.items() if key != "name"}
-    if "name" not in spec:
+    full = spec.get("name")
+    if not isinstance(full, str):
         raise ValueError(f"the task {dict(spec)} has no name: add 'name', one of {', '.join(TASKS.names())}")
-    full = str(spec["name"])
     name, colon, argument = full.partition(":")
     if colon and name not in TASKS.names():  # module:Class
         return get_class(full)(**parameters)

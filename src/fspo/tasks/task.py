@@ -1,8 +1,10 @@
 """The interface of a task: a deterministic stream of prompts, and a reward for an answer."""
 
 import hashlib
+import math
 import random
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -35,6 +37,12 @@ class Example:
     difficulty: float = 0.0  # in [0, 1]; 0 if unknown
     solution: str | None = None  # a right completion, for the supervised start; None if unknown
     attributes: dict[str, str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, str):
+            raise ValueError(f"the prompt {self.prompt!r} of the task {self.task!r} is not text: make it a str")
+        if not isinstance(self.difficulty, Real) or not math.isfinite(self.difficulty):
+            raise ValueError(f"the difficulty {self.difficulty} of the prompt {self.prompt[:40]!r} is not finite")
 
 
 class Task(Settings):
@@ -81,11 +89,11 @@ class Task(Settings):
 
     def example(self, split: str, index: int) -> Example:
         """The prompt at `index`: a function of the parameters, the split and the index only."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no example(split, index): define it, as every task does")
 
     def score(self, example: Example, completion: str) -> float:
         """The reward of a completion (its text without the end-of-sequence token)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no score(example, completion): define it")
 
     def longest(self, example: Example) -> float:
         """Seconds that `score` may take by limits of its own; the scorer waits at least that long, by default 0."""

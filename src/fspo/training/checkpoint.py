@@ -50,7 +50,8 @@ def path_of(folder: Path, step: int) -> Path:
 def steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a folder, oldest first; whatever else lies there is ignored."""
     names = (p.name for p in folder.glob(f"{PREFIX}*") if p.is_dir())
-    return sorted(int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
+    found = (int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
+    return sorted({step for step in found if path_of(folder, step).is_dir()})
 
 
 def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
@@ -66,7 +67,7 @@ def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | No
             return path
         problems.append(f"the checkpoint {path} is damaged ({problem})")
         if warn is not None:
-            warn(f"{problems[-1]}: an older one is used, and the steps after it are trained again")
+            warn(f"{problems[-1]}: an older one is used")
     if problems:
         raise ValueError(f"{problems[0]}, and there is no older one that is whole: start again in another folder")
     return None
@@ -79,12 +80,13 @@ def damage(path: Path) -> str | None:
         items = sorted(wanted.items())
     except (OSError, ValueError, AttributeError):
         return f"{CHECKSUMS} is missing or cannot be read"
+    if missing := {"state.json", "optimizer.safetensors"} - wanted.keys():
+        return f"{CHECKSUMS} does not name {min(missing)}"
     for name, digest in items:
-        try:
-            if _digest(path / name) != digest:
-                return f"{name} is not what was written"
-        except OSError:
+        if not (path / name).is_file():  # nor a device or a pipe, which would be read for ever
             return f"{name} is missing"
+        if _digest(path / name) != digest:
+            return f"{name} is not what was written"
     return None
 
 
@@ -120,8 +122,11 @@ def write(
         shutil.rmtree(target)
     os.replace(scratch, target)
     sync(folder)
-    for step in steps(folder)[:-keep]:
-        shutil.rmtree(path_of(folder, step))
+    known = steps(folder)
+    kept = [step for step in known if step <= state.step][-keep:]
+    for step in known:  # later ones are damaged, or the run would have gone on from them
+        if step not in kept:
+            shutil.rmtree(path_of(folder, step))
     return target
 
 

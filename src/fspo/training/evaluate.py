@@ -90,6 +90,9 @@ def evaluate(
     Each process of a team asks its share of the prompts, and all of them return the same.
     """
     team = team or Team()
+    for name, value in (("prompts", prompts), ("samples", samples)):
+        if value < 1:
+            raise ValueError(f"{name} = {value} leaves nothing to evaluate: give at least 1")
     size = task.size(split)
     prompts = prompts if size is None else min(prompts, size)
     examples = [task.example(split, i) for i in range(prompts)]

@@ -17,6 +17,7 @@ from fspo.advantages import GroupCounts
 from fspo.config import TrainConfig
 from fspo.model.completions import Completions
 from fspo.model.loading import Policy
+from fspo.rollout.generate import check_request
 from fspo.rollout.prompts import decode, encode
 from fspo.rollout.samplers import Sampler
 from fspo.tasks import Task
@@ -24,6 +25,8 @@ from fspo.tasks.scoring import Score, Scorer, first_messages
 from fspo.tasks.task import Example
 from fspo.training.old_logprobs import OldLogProbs
 from fspo.training.team import Team
+
+MOST_CHECKED = 20_000  # prompts of a data set that are encoded before a run begins: seconds
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,19 @@ def collect(
     sampled = _assembled(kept, dict(failures), config.advantage)
     sampled.failure_messages = messages
     return sampled, next_index
+
+
+def check_prompts(config: TrainConfig, policy: Policy, task: Task, held_out: Task) -> None:
+    """Refuse prompts that the model cannot take, before the run begins: those that it will ask of a data set, and those
+    of the first step where prompts are generated."""
+    for asked, split, count, first in (
+        (task, "train", config.steps * config.rollout.prompts, config.rollout.prompts),
+        (held_out, config.eval.split, config.eval.prompts, config.eval.prompts),
+    ):
+        size = asked.size(split)
+        known = first if size is None else min(count, size, MOST_CHECKED)
+        examples = [asked.example(split, i) for i in range(known)]
+        check_request(encode(policy, examples, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
 
 
 def _sampled(

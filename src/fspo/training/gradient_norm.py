@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from fspo.config import UpdateConfig
+from fspo.sections import UpdateConfig
 
 WINDOW = 64
 """Updates that the median is taken over."""

@@ -27,8 +27,6 @@ from fspo.config import TrainConfig
 from fspo.model.loading import Lora, Policy, load, set_threads
 from fspo.objectives import Objective
 from fspo.rollout import samplers
-from fspo.rollout.generate import check_request
-from fspo.rollout.prompts import encode
 from fspo.rollout.samplers import Sampler
 from fspo.rollout.shadow import Shadow
 from fspo.runs import (
@@ -46,7 +44,7 @@ from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
 from fspo.training.evaluate import evaluate
-from fspo.training.experience import Experience, collect
+from fspo.training.experience import Experience, check_prompts, collect
 from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
 from fspo.training.step_metrics import rows_of, summarise
 from fspo.training.stopping import RunInterruptedError, interrupts, writing
@@ -101,8 +99,7 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
     saved = team.told(checkpoint.latest(checkpoints, observer.warn) if team.leads else None)
     policy = _policy(config, start, saved, team)
     threads = set_threads(policy, config.model.threads, team.neighbours)
-    first = [task.example("train", i) for i in range(config.rollout.prompts)]
-    check_request(encode(policy, first, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
+    check_prompts(config, policy, task, held_out)
     objective = objectives.for_trainer(**config.objective)
     device = team.device(config.model.device)
     reference = load(start, dtype=config.model.dtype, device=device) if objective.kl is not None else None
@@ -112,7 +109,14 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
         state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
         objective.load_state_dict(state.objective)
         learner.norm_limit.norms.extend(state.norms)
+        if state.step > config.steps:
+            raise ValueError(
+                f"steps = {config.steps} is below the {state.step} steps that the run in {folder} has already: "
+                f"raise it to {state.step} or more"
+            )
         observer.note(f"resumed after step {state.step}")
+    elif team.leads and (folder / "metrics.jsonl").is_file():
+        observer.warn(f"{folder} has no checkpoint yet: the run starts again from its first step")
     scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
     examiner = scorer
     if config.eval.task is not None:

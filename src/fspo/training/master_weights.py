@@ -8,7 +8,7 @@ own master.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,12 +18,30 @@ from torch import Tensor
 FILE = "master.safetensors"  # in a checkpoint
 
 
+LOW = (torch.bfloat16, torch.float16)
+
+
+@torch.no_grad()
+def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
+    """The share of weights that an update of size `lr`, as Adam makes it, would leave as they are, by rounding.
+
+    Estimated from some weights of each parameter; weights of full precision are not counted as such.
+    """
+    lost = seen = 0
+    for p in parameters:
+        weights = p.detach().flatten()[:: max(1, p.numel() // 4096)].abs().float()
+        half_a_unit = torch.finfo(p.dtype).eps / 4  # of a weight, at least, between one number and the next
+        lost += int((weights * half_a_unit > lr).sum()) if p.dtype in LOW else 0
+        seen += weights.numel()
+    return lost / max(1, seen)
+
+
 class MasterWeights:
     """The weights that the optimiser moves, one per trainable parameter of the model."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._model = list(parameters)
-        self.separate = any(p.dtype in (torch.bfloat16, torch.float16) for p in parameters)
+        self.separate = any(p.dtype in LOW for p in parameters)
         self.weights: list[torch.nn.Parameter] = (
             [torch.nn.Parameter(p.detach().float().clone()) for p in parameters] if self.separate else self._model
         )

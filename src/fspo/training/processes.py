@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from fspo import plugins, runtime
 from fspo.config import TrainConfig, names_in
+from fspo.text import visible
 
 if TYPE_CHECKING:
     from fspo.training.team import Team
@@ -213,8 +214,7 @@ class _Started:
                 if self.over.wait(2 * GRACE):
                     return
                 sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
-                sys.stderr.write(f"\x1b[?25h\nerror: {sentence}\n")  # the display had hidden the cursor
-                sys.stderr.flush()
+                print(f"\x1b[?25h\nerror: {visible(sentence)}", file=sys.stderr, flush=True)  # shows the cursor
                 os._exit(2)
 
 

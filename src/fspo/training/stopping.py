@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fspo.runs import Observer
 from fspo.runtime import SIGNALS
 from fspo.training import checkpoint
 
+ECHO = 0.5  # seconds after a signal in which another one is the same request
 _UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM)
 
 
@@ -34,17 +36,28 @@ class RunWriteError(ValueError):
 
 @contextmanager
 def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
-    """The number of the signal that asked the run to stop, or 0. A second signal stops at once."""
+    """The number of the signal that asked the run to stop, or 0. A second Ctrl-C stops at once.
+
+    A signal that is ignored when the run starts (`nohup`, a shell's background job) stays ignored. The same request may
+    arrive twice: `timeout` and `uv run` send a signal that the whole process group gets too.
+    """
     asked: list[int] = []
+    first = 0.0
 
     def handle(number: int, frame: Any) -> None:
+        nonlocal first
         if asked:
-            raise KeyboardInterrupt
+            if number == signal.SIGINT and time.monotonic() - first > ECHO:
+                raise KeyboardInterrupt
+            return
+        first = time.monotonic()
         asked.append(number)
-        observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
+        with suppress(OSError, RuntimeError):  # the terminal is gone, or this interrupts another write to it
+            observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
 
     try:
-        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in heeded}
     except ValueError:  # not the main thread, which alone may handle signals
         yield lambda: 0
         return
@@ -64,11 +77,22 @@ def writing(folder: Path) -> Iterator[None]:
         reason = _unwritable(error)
         if reason is None:
             raise
+        if elsewhere := _elsewhere(error, folder):
+            raise RunWriteError(f"{elsewhere} cannot be used ({reason}): mend that, or give another path") from None
         saved = checkpoint.steps(folder / "checkpoints") if folder.is_dir() else []
         kept = f"the run is saved up to step {saved[-1]}" if saved else "nothing is saved yet"
         raise RunWriteError(
             f"{folder} cannot be written ({reason}); {kept}: mend that, then go on with --resume"
         ) from None
+
+
+def _elsewhere(error: Exception, folder: Path) -> str | None:
+    """The file of an error, if it is not one of the run."""
+    name = getattr(error, "filename", None)
+    if not isinstance(name, str | os.PathLike):
+        return None
+    path = Path(name).absolute()
+    return None if path.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(path) else str(name)
 
 
 def _unwritable(error: Exception) -> str | None:

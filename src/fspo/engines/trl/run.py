@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
 from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
+from fspo.training.stopping import RunInterruptedError, interrupts
 
 MISSING = {
     "rollout.staleness": "TRL trains on what it has just sampled",
@@ -99,8 +101,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         with args.main_process_first(desc="the start"):
             if main:
                 stack.enter_context(claimed(folder, resume=resume))
-                RunWriter(folder).describe(config.model_dump(mode="json"), engine="trl")
-            path = start(config, folder, observer.warmup)
+            path = start(config, folder, observer.warmup, fresh=main and not resume)
         for project, variable in ((config.log.wandb, "WANDB_PROJECT"), (config.log.trackio, "TRACKIO_PROJECT")):
             if project:
                 os.environ[variable] = project
@@ -135,9 +136,15 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         set_threads(Policy(trainer.model, tokenizer), config.model.threads)
         if main:
             examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
-            trainer.add_callback(_callback(config, trainer, held_out, examiner, folder, samples, observer))
+            # Several processes would have to agree on the step: there a signal ends the run at its last checkpoint.
+            asked_to_stop = stack.enter_context(interrupts(observer)) if args.world_size == 1 else lambda: 0
+            follow = _callback(config, trainer, held_out, examiner, folder, samples, observer, asked_to_stop)
+            trainer.add_callback(follow)
+            RunWriter(folder).describe(config.model_dump(mode="json"), engine="trl")
         saved = any((folder / "checkpoints").glob("checkpoint-*"))
         trainer.train(resume_from_checkpoint=resume and saved)
+        if main and (number := asked_to_stop()) and trainer.state.global_step < args.max_steps:
+            raise RunInterruptedError(trainer.tracker.step - 1, number)
         trainer.save_model(str(folder / "model"))
 
 
@@ -167,6 +174,7 @@ def _callback(
     folder: Path,
     samples: _Samples,
     observer: Observer,
+    asked_to_stop: Callable[[], int],
 ) -> Any:
     """Held-out evaluation by this package between two of TRL's steps, and news for the observer."""
     from transformers import TrainerCallback
@@ -214,5 +222,7 @@ def _callback(
                 observer.step(metrics, Timing(step=step))
             if step % config.eval.every == 0 or step == config.steps:
                 evaluate_at(step)
+            if asked_to_stop():
+                control.should_save = control.should_training_stop = True
 
     return Follow()

@@ -27,7 +27,9 @@ from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import Evaluated, UpdateState
 from fspo.training.evaluate import Answer, summarise
+from fspo.training.master_weights import rounded_away
 
+MOST_ROUNDED = 0.05  # share of weights that may be lost to rounding without a warning
 STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt
 
 # Inputs of models that read more than text.
@@ -67,6 +69,14 @@ class FSPOTrainer(GRPOTrainer):
             warnings.warn(
                 "one optimiser step per rollout: the ratio is 1 and clipping cannot act; raise num_iterations or "
                 "steps_per_generation",
+                stacklevel=2,
+            )
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        shards = self.is_deepspeed_enabled or self.is_fsdp_enabled  # which keep float32 copies of their own
+        if not shards and (lost := rounded_away(trained, config.learning_rate)) > MOST_ROUNDED:
+            warnings.warn(
+                f"the weights are in half precision, and at learning_rate = {config.learning_rate:g} rounding undoes "
+                f"the updates of about {lost:.0%} of them: load the model in float32 and set bf16=True",
                 stacklevel=2,
             )
         folder = config.records or f"{config.output_dir}/fspo"

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fspo.config import TrainConfig
 from fspo.engines.sampler_rules import BAND, RULE
@@ -21,6 +24,7 @@ from fspo.engines.verl.log import collect
 from fspo.engines.verl.needs import require
 from fspo.engines.verl.probe import environment
 from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
+from fspo.runtime import SIGNALS
 from fspo.training.stopping import RunInterruptedError
 
 __all__ = ["dry_run", "train"]
@@ -38,11 +42,11 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         resumed = _last_step(checkpoints) if resume else 0
         if resumed:
             _collect(folder)  # verl begins a new log
+        tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup, fresh=not resume))
+        write_prompts(config, folder)
         writer = RunWriter(folder)
         writer.cut(resumed or -1)  # later steps are written again
         writer.describe(config.model_dump(mode="json"), engine="verl")
-        tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup))
-        write_prompts(config, folder)
         if mismatch(config) == BAND:
             observer.note(RULE)
         words = command(overrides(config, folder, is_chat(config, tokenizer.chat_template), resumed))
@@ -51,15 +55,42 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             # In the working directory of this process, so that relative paths and modules are found.
             process = subprocess.Popen(words, env=os.environ | environment(folder), stdout=log, stderr=log)
             try:
-                code = _follow(process, folder, observer)
-            except KeyboardInterrupt:
+                with _signals_stop():
+                    code = _follow(process, folder, observer)
+            except KeyboardInterrupt as stop:
                 process.send_signal(signal.SIGINT)
                 process.wait()
                 _collect(folder)
-                raise RunInterruptedError(_last_step(checkpoints)) from None
+                number = stop.number if isinstance(stop, _SignalError) else signal.SIGINT
+                raise RunInterruptedError(_last_step(checkpoints), number) from None
         if code:
             raise ValueError(f"verl ended with exit code {code}: the reason is at the end of {folder / 'verl.log'}")
         collect(folder / "verl.jsonl", folder)
+
+
+class _SignalError(KeyboardInterrupt):
+    """A signal other than Ctrl-C asked the run to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _signals_stop() -> Iterator[None]:
+    """SIGTERM and SIGHUP end verl too, as Ctrl-C does: left alone, it would go on without its folder's lock."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise _SignalError(number)
+
+    before = {}
+    with suppress(ValueError):  # not the main thread, which alone may handle signals
+        before = {n: signal.signal(n, handle) for n in SIGNALS[1:] if signal.getsignal(n) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _collect(folder: Path) -> None:

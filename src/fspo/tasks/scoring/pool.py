@@ -133,7 +133,8 @@ class Pool:
         problem = json.loads(line)["error"] if line else "it ended or did not reply while importing"
         if problem:
             self.close()
-            raise ValueError(f"the scoring process could not load the task: {problem}")
+            sentence = " ".join(problem.split())
+            raise ValueError(f"the scoring process could not load the task: {sentence}")
 
     def _fork(self, number: int) -> _Slot:
         """A new worker in this slot; the fork server first kills the old one and its children."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fspo.tasks.scoring.checked import checked
 from fspo.tasks.task import Example, Task
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class ScoringBatch:
         scores: dict[int, Score] = {}
         for i, (example, completion) in enumerate(zip(self._examples, completions, strict=True)):
             if self._trusted[i]:
-                scores[i] = Score(self._scorer.task.component(example).score(example, completion))
+                scores[i] = Score(*checked(self._scorer.task.component(example), example, completion))
         if self._pool is not None:
             scores |= {i: Score(*found) for i, found in zip(self._sent, self._pool.finish(), strict=True)}
         return self._scorer.counted([scores[i] for i in range(len(completions))])

@@ -3,8 +3,6 @@
 import contextlib
 import ctypes
 import json
-import math
-import numbers
 import os
 import pickle
 import resource
@@ -14,16 +12,12 @@ import socket
 import struct
 import sys
 import time
-import traceback
-from decimal import Decimal
 from multiprocessing.connection import Connection
-from typing import Any
 
+from fspo.tasks.scoring.checked import checked, message
 from fspo.tasks.task import Example, Task
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-
-LARGEST = 3.4e38  # of a float32, in which advantages are computed
 
 
 def main(control_fd: int, trainer: int) -> None:
@@ -37,7 +31,7 @@ def main(control_fd: int, trainer: int) -> None:
         task, memory_mb = pickle.load(sys.stdin.buffer)
         task.prepare()
     except BaseException as error:
-        problem = _message(error)
+        problem = message(error)
     _silence()
     control.sendall(json.dumps({"error": problem}).encode() + b"\n")
     if problem:
@@ -124,36 +118,13 @@ def _work(connection: Connection, task: Task, memory_mb: int, server: int) -> No
 
 
 def evaluate(task: Task, example: Example, completion: str) -> tuple[float | None, str | None, str]:
-    """A score, or the kind of failure and its message; an exception of the reward is not raised."""
+    """A score, or the kind of failure and its message; nothing that the reward raises gets out, not even an exit."""
     try:
-        value: Any = task.score(example, completion)
-        number = _number(value)
-        if number is None:
-            return None, "error", f"the reward returned {_shown(value)}, which is not a number"
-        if not math.isfinite(number):
-            return None, "error", f"the reward returned {_shown(value)}, which is not finite"
-        if abs(number) > LARGEST:
-            return None, "error", f"the reward returned {_shown(value)}, which no float32 can hold: scale it down"
-        return number, None, ""
+        return checked(task, example, completion)
     except MemoryError:
         return None, "memory", "the memory limit was reached"
     except BaseException as error:
-        return None, "error", _message(error)
-
-
-def _number(value: Any) -> float | None:
-    """A number of Python, numpy or torch as a float, also as an array without dimensions; None if it is none."""
-    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
-        value = value.item()
-    return float(value) if isinstance(value, numbers.Real | Decimal) else None
-
-
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.100}"
-
-
-def _message(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()[-500:]
+        return None, "error", message(error)
 
 
 def _silence() -> None:
