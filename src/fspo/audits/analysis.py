@@ -10,6 +10,7 @@ from fspo import objectives, ratios
 from fspo.audits.findings import Audit, Comparison, LengthRow, verdict
 from fspo.audits.gather import Pass, gathered_from
 from fspo.audits.methods import compare, parse_rule
+from fspo.audits.missing import missing
 from fspo.audits.reading.sample import Array, Columns
 from fspo.audits.reading.sources import named
 from fspo.audits.recommend import Advisor, BandRates, Recommendation
@@ -99,7 +100,7 @@ class Analysis:
             )
 
     def audit(self, name: str, files: list[str], clip_rate: float | None) -> Audit:
-        self._note_what_is_missing()
+        self.notes += missing(self.gathered, self.sampled, self.off_policy, self.clippable, self.wild)
         own, attribute = self._own(), self._attribute()
         rate = clip_rate or (own.clip_rate if own is not None and own.clip_rate > 0 else DEFAULT_CLIP_RATE)
         law, responses = self._law(), self.sampled.responses
@@ -250,65 +251,3 @@ class Analysis:
                 row["reward"] = float(sums["reward"][k] / sums["scored"][k])
             rows.append(LengthRow(bins.labels[k], int(n), **row))
         return rows
-
-    # --- in words ---------------------------------------------------------------------------------------------------
-
-    def _note_what_is_missing(self) -> None:
-        found = self.gathered
-        if found.empty:
-            self.notes.append(f"{found.empty:,} empty answers were left out.")
-        if found.unscored:
-            self.notes.append(f"{found.unscored:,} answers have no reward and are in no mean reward.")
-        if not found.has("log_ratio") and "log_ratio" in found.roles:
-            name = found.roles.columns["log_ratio"]
-            self.notes.append(
-                f"The column {name!r} is empty, so clipping cannot be audited. A run of fspo "
-                "leaves it empty where the advantage is 0: rewards that differ within groups of answers give "
-                "advantages, and update.all_rows=true computes the others too."
-            )
-            return
-        if not found.has("log_ratio"):
-            self.notes.append(
-                "There are no log-ratios, so clipping cannot be audited: log the sum of log pi - log pi_old of each "
-                "answer (the TRL and verl adapters of fspo write it), or per-token logprobs and old_logprobs."
-            )
-            return
-        if not self.off_policy and not self.all_cells["with_gradient"].any():
-            self.notes.append(
-                "Every log-ratio and every advantage is 0: no answer has a gradient, so the policy does not move and "
-                "clipping cannot act. Rewards that differ within groups of answers give advantages."
-            )
-            return
-        if not self.off_policy:
-            self.notes.append(
-                "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
-                "optimiser step per rollout."
-            )
-            return
-        if found.on_policy.rows:
-            self.notes.append(f"{found.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip.")
-        if not self.clippable:
-            self.notes.append(
-                "Every advantage is exactly 0: no answer has a gradient, so there is nothing for clipping to remove. "
-                "Rewards that differ within groups of answers give advantages."
-            )
-            return
-        if (without := self.off_policy - self.clippable - found.no_advantage) > 0:
-            self.notes.append(
-                f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
-            )
-        if self.sampled.accepted is None:
-            self.notes.append(
-                "No column says what was accepted: name it with --accepted, or the run's rule with --rule, to see the "
-                "run's own clip rate."
-            )
-        if not found.has("advantage"):
-            self.notes.append(
-                "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
-                "are not known."
-            )
-        self.notes += self.sampled.notes(self.wild)
-        if found.sample.stride > 1:
-            self.notes.append(
-                f"Methods, shape, ESS, gradient shares and drift are from a random 1 in {found.sample.stride} rows."
-            )
