@@ -118,6 +118,19 @@ def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
         assert runner.invoke(app, ["doctor", "verl"]).exit_code == 1
 
 
+def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach the Hub. Check your connection")
+
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", offline)
+    with pytest.raises(ValueError, match="the data set 'openai/gsm8k' cannot be loaded: Couldn't reach"):
+        job.dry_run(read("recipe:gsm8k-24gb", []), tmp_path / "run")
+    assert not (tmp_path / "run" / "run.sh").exists()
+    with pytest.raises(ValueError, match=r"set model\.chat to true or false"):
+        job.dry_run(read("recipe:smollm2-chain-sum", ["warmup=null"]), tmp_path / "other")
+
+
 def test_facts_of_the_doctor_go_to_standard_output_or_a_file(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

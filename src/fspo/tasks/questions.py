@@ -93,7 +93,10 @@ def _load(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
         from datasets import load_dataset
     except ImportError:
         raise ValueError("hf tasks need the package datasets: pip install 'fspo[tasks]'") from None
-    rows: list[dict[str, Any]] = load_dataset(name, config, split=split).to_list()
+    try:
+        rows: list[dict[str, Any]] = load_dataset(name, config, split=split).to_list()
+    except (OSError, ValueError) as error:  # no such data set, configuration or split, or no network
+        raise ValueError(f"the data set {name!r} cannot be loaded: {' '.join(str(error).split())}") from None
     return rows
 
 

@@ -45,9 +45,10 @@ def dry_run(config: TrainConfig, folder: Path) -> str:
         '"$RUN/verl.jsonl" "$RUN"',
         'fspo report "$RUN"',
     ]
-    script = write_job(config, folder, ['cp "$RUN/job.yaml" "$RUN/config.yaml"', shown, *after])
+    folder.mkdir(parents=True, exist_ok=True)
     start(config, folder)
     write_prompts(config, folder)
+    script = write_job(config, folder, ['cp "$RUN/job.yaml" "$RUN/config.yaml"', shown, *after])
     return f"# written to {script}, with the prompts; copy {folder} to the machine that trains\n{shown}"
 
 
@@ -62,4 +63,11 @@ def _chat(config: TrainConfig) -> bool:
     path = Path(config.model.path)
     source = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
     name = str(path.parent) if source else config.model.path
-    return is_chat(config, AutoTokenizer.from_pretrained(name, **source).chat_template)
+    try:
+        template = AutoTokenizer.from_pretrained(name, **source).chat_template
+    except OSError as error:
+        raise ValueError(
+            f"whether {name} has a chat template is not known, because its tokenizer cannot be loaded "
+            f"({str(error).partition('. ')[0]}): set model.chat to true or false"
+        ) from None
+    return is_chat(config, template)
