@@ -242,9 +242,9 @@ HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "mo
 
 
 def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = False) -> None:
-    """Refuse a configuration that would make a resumed run another one; `force` allows all but other weights."""
+    """Refuse a configuration that would make a resumed run another one; `force` allows all but other adapters."""
     for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
-        weights = key.startswith(("model.path", "model.lora"))  # its checkpoints hold no others
+        weights = key.startswith("model.lora")  # its checkpoints hold no others
         if weights or not (force or any(key == name or key.startswith(f"{name}.") for name in HARMLESS)):
             way = "or start" if weights else "start"
             raise ValueError(

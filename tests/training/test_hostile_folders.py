@@ -300,12 +300,11 @@ def test_links_are_not_exported(run: Path, tmp_path: Path) -> None:
     assert "notes.txt" not in os.listdir(tmp_path / "model")
 
 
-def test_force_takes_other_settings_and_never_other_weights(run: Path) -> None:
+def test_force_takes_other_settings_and_never_other_adapters(run: Path) -> None:
     changed = read(run / "config.yaml", ["update.lr=0.001", "objective=gspo", "steps=4"])
     with pytest.raises(ValueError, match=r"would make this another run .*, or add --force"):
         fspo.train(changed, run, resume=True)
     found = fspo.train(changed, run, resume=True, force=True)
     assert {change.setting for change in found.facts.changes} == {"update.lr", "objective.name", "steps"}
-    for weights in ("model.path=tiny:2x64", "model.lora={rank: 4}"):
-        with pytest.raises(ValueError, match=r"would make this another run .*or start in another folder$"):
-            fspo.train(read(run / "config.yaml", [weights, "steps=5"]), run, resume=True, force=True)
+    with pytest.raises(ValueError, match=r"would make this another run .*or start in another folder$"):
+        fspo.train(read(run / "config.yaml", ["model.lora={rank: 4}", "steps=5"]), run, resume=True, force=True)
