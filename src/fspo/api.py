@@ -59,8 +59,7 @@ def train(
     if resume:
         saved = _saved(folder)
         config = saved if config is None else config
-        if not force:
-            require_same_run(saved, config)
+        require_same_run(saved, config, force=force)
         require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")

@@ -129,13 +129,15 @@ HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "mo
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 
-def require_same_run(saved: TrainConfig, config: TrainConfig) -> None:
-    """Refuse a configuration that would make a resumed run another one."""
+def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = False) -> None:
+    """Refuse a configuration that would make a resumed run another one; `force` allows all but other adapters."""
     for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
-        if not any(key == name or key.startswith(f"{name}.") for name in HARMLESS):
+        weights = key.startswith("model.lora")  # its checkpoints hold no others
+        if weights or not (force or any(key == name or key.startswith(f"{name}.") for name in HARMLESS)):
+            way = "or start" if weights else "start"
             raise ValueError(
-                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, start in another folder, "
-                "or add --force"
+                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, {way} in another folder"
+                + ("" if weights else ", or add --force")
             )
 
 

@@ -44,7 +44,10 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:  # so that a failure leaves no half of a model
         made = Path(scratch) / "model"
         left_out = (*LEFT_OUT, "adapter_*") if merge else LEFT_OUT
-        shutil.copytree(weights, made, ignore=_ignored(left_out))
+        try:
+            shutil.copytree(weights, made, ignore=_ignored(left_out))
+        except shutil.Error as error:  # a list of what went wrong
+            raise ValueError(f"the model cannot be written to {out}: {error.args[0][0][2]}") from None
         if merge:
             _merged(weights).save_pretrained(made)
         replace_file(made / "README.md", card(load(run), adapters=adapters and not merge))

@@ -27,6 +27,10 @@ def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
         if flush:
             sync(scratch)
         os.replace(scratch, path)
+    except OSError as error:
+        if error.filename in (None, str(scratch)):  # a full disk names no file
+            error.filename = str(path)
+        raise
     finally:
         scratch.unlink(missing_ok=True)
 

@@ -298,3 +298,13 @@ def test_links_are_not_exported(run: Path, tmp_path: Path) -> None:
     (run / "checkpoints" / "step-000003" / "notes.txt").symlink_to(tmp_path / "secret")
     assert "model.safetensors" in os.listdir(export(run, tmp_path / "model"))
     assert "notes.txt" not in os.listdir(tmp_path / "model")
+
+
+def test_force_takes_other_settings_and_never_other_adapters(run: Path) -> None:
+    changed = read(run / "config.yaml", ["update.lr=0.001", "objective=gspo", "steps=4"])
+    with pytest.raises(ValueError, match=r"would make this another run .*, or add --force"):
+        fspo.train(changed, run, resume=True)
+    found = fspo.train(changed, run, resume=True, force=True)
+    assert {change.setting for change in found.facts.changes} == {"update.lr", "objective.name", "steps"}
+    with pytest.raises(ValueError, match=r"would make this another run .*or start in another folder$"):
+        fspo.train(read(run / "config.yaml", ["model.lora={rank: 4}", "steps=5"]), run, resume=True, force=True)

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fspo.cli.terminal import Terminal
 from fspo.runs import ClipBin, Evaluated, Metrics, Timing
 from fspo.text import duration, percent, short, visible
 
@@ -60,7 +61,7 @@ class Display:
     def __init__(
         self, config_summary: Mapping[str, Any], total_steps: int, console: Console | None = None, every: float = 1.0
     ) -> None:
-        self.console = console or Console()
+        self.console = console or Terminal()
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         self.summary = {key: visible(value) for key, value in config_summary.items()}
         self.total = total_steps

@@ -5,6 +5,7 @@ Heavy libraries are imported by the subcommand that needs them, so that help is 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -82,9 +83,10 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:  # a sentence of this package
             _fail(str(error))
-        if error.filename is None:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        _fail(f"{error.filename} cannot be used ({error.strerror}): give another path, or mend its permissions or disk")
+        name = error.filename or "the output of this command"
+        _fail(f"{name} cannot be used ({error.strerror}): give another path, or mend its permissions or disk")
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name not in TRAINING:

@@ -16,6 +16,10 @@ class Terminal(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
+    def on_broken_pipe(self) -> None:
+        """Whoever read the output is gone: go on without it, where rich would end the command and with it a run."""
+        self.quiet = True
+
     def say(self, text: str, strong: str = "", *, head: str = "") -> None:
         """A line after a coloured `head` such as `error:`, with an emphasised end."""
         parts = ((head, "bold red" if head == "error: " else "yellow"), visible(text), (visible(strong), "bold"))

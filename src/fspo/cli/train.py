@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import shlex
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,7 +75,8 @@ def train(
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             api.train(config, folder, resume=resume, force=force, engine=engine.value, observer=display)
     except RunInterruptedError as stop:
-        console.say(f"saved after step {stop.step}; to go on: ", again)
+        with suppress(OSError):  # the signal may be that of a terminal that is gone
+            console.say(f"saved after step {stop.step}; to go on: ", again)
         raise typer.Exit(128 + stop.signal_number) from None
     except KeyboardInterrupt:
         if (folder / "config.yaml").is_file():
