@@ -28,8 +28,6 @@ def check(simulate: ModuleType, name: str, n: int, files: int) -> None:
     fresh = process.fresh(0)
     judged = [simulate.judge(process, n, seed, fresh) for seed in range(files)]
     for key in judged[0].covers:
-        if "jumps" in name and key in ("sigma", "H"):  # jumps inside the distribution of long rows widen it
-            continue
         known = [j.covers[key] for j in judged if j.covers[key] is not None]
         # 93 %, less three standard errors of the count: there are 200 of them.
         assert sum(known) >= 0.93 * len(known) - 3 * np.sqrt(0.93 * 0.07 * len(known)), (name, n, key)
