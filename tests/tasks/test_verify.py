@@ -22,13 +22,20 @@ def corpus() -> list[dict[str, Any]]:
     return [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()]
 
 
-def test_hostile_answers() -> None:
+def errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if equal(row["reference"], row["answer"], mode(row["mode"])) is not row["right"]]
+
+
+def test_a_third_of_the_hostile_answers() -> None:
     """Rows are added when a wrong verdict is found; all of them hold today."""
+    assert errors(corpus()[::3]) == []
+
+
+@pytest.mark.slow
+def test_hostile_answers() -> None:
     rows = corpus()
     assert len(rows) >= 2500
-    verdicts = {json.dumps(row): equal(row["reference"], row["answer"], mode(row["mode"])) for row in rows}
-    wrong = [row for row in rows if verdicts[json.dumps(row)] is not row["right"]]
-    assert wrong == []
+    assert errors(rows) == []
 
 
 def mode(name: str) -> Mode:
@@ -121,6 +128,9 @@ NOISE = {
     "signs in a box": filled("cow ") + "\\boxed{" + "1\\pm " * 90 + "1}",
     "chain in a box": filled("cow ") + "\\boxed{" + "x+1=" * 90 + "1}",
     "fractions in a box": filled("cow ") + "\\boxed{" + "\\frac{" * 100 + "}",
+    "letters in a box": "\\boxed{5 " + "sqrt" * 200 + "1}",
+    "units in a box": "\\boxed{5 " + "m^2 " * 29 + "!}",
+    "many units in a box": "\\boxed{5 " + "km/h " * 150 + "!}",
     "open answer": "<answer>" + filled("1"),
     "answer and spaces": "the answer" + filled(" "),
     "answer and digits": "the answer is " + filled("7"),

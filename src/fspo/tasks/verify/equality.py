@@ -254,7 +254,7 @@ def _same_value(gold: str, given: str) -> bool:
 
 def _without_unit(text: str) -> str:
     """An expression without the words after it: 3 sqrt(2) cm."""
-    found = re.search(r"(?<=[\d})a-z]) ((?:[a-zA-Z]{2,}[ /]?)+(?:\^ ?\{?[23]\}?)?)$", text)
+    found = re.search(r"(?<=[\d})a-z]) ((?:[a-zA-Z]{2,}[ /])*[a-zA-Z]{2,}(?:\^ ?\{?[23]\}?)?)$", text)
     if found is None or quantity("1 " + found[1]) is None or quantity(text) is not None:
         return text
     return text[: found.start()].strip()

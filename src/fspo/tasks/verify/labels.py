@@ -16,6 +16,8 @@ def is_words(text: str) -> bool:
 
 
 def same_words(gold: str, given: str) -> bool:
+    """Whether two texts have the same words; a choice may have its value after it: (C) 18."""
+
     def plain(text: str) -> str:
         return re.sub(r"[\s.,;:'\"()]+", " ", text).strip().casefold()
 

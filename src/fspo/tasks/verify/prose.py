@@ -41,8 +41,8 @@ _HEADING = re.compile(rf"{_ANSWER}:?[*_]{{0,3}}[ \t]*\n")
 _HEADED = re.compile(r"[#*_\s]*(?:(?:the|my|our)\s)?(?:final\s)?", re.IGNORECASE)
 _SUPPOSED = re.compile(
     r"\b(?:suppos\w+|assum\w+|pretend|imagine|if|unless|whether|when)\s+(?:that\s+)?(?:\w+\s+){0,3}$"
-    r"|\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree"
-    r"|(?:not|n['’]t|cannot|never)\s+(?:\w+\s+){0,2}(?:true|likely|sure|certain|say|think|believe|know|mean|conclude"
+    r"|(?:\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)"
+    r"|(?:n['’]t|\b(?:not|cannot|never))\s+(?:\w+\s+){0,2}(?:true|likely|sure|certain|say|think|believe|know|mean|conclude"
     r"|claim|case|find))\b[^,]*$",
     re.IGNORECASE,
 )
@@ -52,7 +52,7 @@ _FILLER = re.compile(
     re.IGNORECASE,
 )
 VALUE = re.compile(
-    r"[-+−–]?\s?(?:[\d$£€¥₹\\(\[{√∛½¼¾⅓⅔π.∞]|[a-zA-Z](?:$|\s{0,2}[=^+\-*/(<>≤≥_≠\\]|[.,]?$)|[A-J][).:]\s"
+    r"[-+−–]?\s?(?:[\d$£€¥₹\\(\[{√∛½¼¾⅓⅔π.∞]|[a-zA-Z](?:$|\s{0,2}[=^+\-*/(<>≤≥_≠\\]|[.,]?$)|[A-J][).]\s"
     r"|(?:USD|EUR|GBP|INR|Rs\.?|US\$)\s?[\d$\\])"
 )
 _SENTENCE = re.compile(r"(?<!^[A-J])[.?](?=\s|$|\*)|!(?=\s*$|\s+[A-Z]|\*)|\n|<[|/a-z]|```")
@@ -87,7 +87,8 @@ _GIVING_UP = re.compile(
     r"\b(?:I|we)(?:['’]m| am| are)?\s(?:[a-z]+\s){0,2}(?:can(?:not|['’]t| not)|could(?:n['’]t| not)|unable"
     r"|do(?:n['’]t| not) know|not (?:sure|certain|able)|no idea|giv(?:e|ing) up|guess|unsure|uncertain)\b"
     r"|\b(?:not enough information|insufficient|undetermined|no idea|maybe|perhaps|unclear"
-    r"|impossible to|cannot be (?:determined|solved))\b",
+    r"|impossible to|more information|unable to (?:solve|determine|answer|find|compute)"
+    r"|cannot be (?:determined|solved))\b",
     re.IGNORECASE,
 )
 _RETRACTED = re.compile(r"\b(?:wait|wrong|incorrect|mistake|actually|hmm|scratch that|correction)\b", re.IGNORECASE)
@@ -112,9 +113,11 @@ _HEDGED = re.compile(
     r"|twice|question is about)(?: be| equal| equal to)?\W{0,4}\d"
     r"|\d\s?(?:[a-z]{1,12}\s)?or\s\W?\d"
     r"|\bnot (?:true|the case|an?\s|the\s)|\b(?:need|want|try|trying|let['’]?s?|us|me) (?:to )?"
-    r"(?:find|check|compute|determine|calculate|solve|try|verify|see|test)\b|\bwould\b.*\bif\b|\?$",
+    r"(?:find|check|compute|determine|calculate|solve|try|verify|see|test)\b|\bwould\b.*\bif\b|\?$"
+    r"|\b(?:is|are|was)(?: not|n['’]t)\b[^,]*$|\bwhether\b",
     re.IGNORECASE,
 )
+_RESULT = re.compile(rf"[-+−–]?\s?[$£€]?\s?(?:\d+ )?\d+\s?/\s?\d+|{_NUMBER.pattern}")
 _WORDS = re.compile(r"[a-zA-Z\s,:;'’\"*_$-]*")
 _TERM = re.compile(r"(?<![\w.])[\d(][-−–\d\s*/().,×·÷+x]*$")
 _SCALE = re.compile(r"\s?(?:\\?%|percent|per cent|hundred|thousand|million|billion)(?![a-zA-Z])")
@@ -228,7 +231,7 @@ def last_result(text: str) -> str | None:
         return str(max(spans[-1], key=len))
     last = last.replace("$", "")
     results = [
-        match for match in _NUMBER.finditer(last) if not re.match(r"[a-zA-Z][\d.]", last[max(0, match.start() - 1) :])
+        match for match in _RESULT.finditer(last) if not re.match(r"[a-zA-Z][\d.]", last[max(0, match.start() - 1) :])
     ]
     if not results:
         return None

@@ -8,6 +8,7 @@ from fspo.tasks.verify.spelling import DOLLAR
 
 __all__ = ["Quantity", "quantity"]
 
+LONGEST_UNIT = 120
 DECIMALS = 6  # so many digits of a rounded fraction are as good as the fraction
 
 _INT = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+)"
@@ -26,7 +27,7 @@ _NUMBER = re.compile(
 _WORD = re.compile(r"[a-zA-Z][a-zA-Z'-]*")
 _UNIT = re.compile(
     rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z\u4e00-\u9fff'\-/.()*%{DOLLAR}£€¥₹]"
-    r"|(?:(?<=[a-zA-Z])|(?<=[a-zA-Z] ))\^ ?\{? ?-?[1-4] ?\}?|\\cdot)*"
+    r"|(?:(?<=[a-zA-Z])|(?<=[a-zA-Z] ))\^ ?\{? ?-?[1-4](?: ?\})?|\\cdot)*"
 )
 _DANGLING = re.compile(r"(?:[-/*(]|\\cdot)(?! ?[a-zA-Z(]|[1-4] ?\}?)")
 _CHINESE = re.compile("[百千万亿十半零一二三四五六七八九不或和]")  # numbers and words that change the value
@@ -151,8 +152,8 @@ def _decimal(text: str) -> tuple[Fraction, int]:
 
 def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
     """A multiple (million), whether it is per cent, and the unit; None if these words are no unit."""
-    found = _UNIT.fullmatch(tail)
-    if found is None or len(tail) > 120 or _DANGLING.search(tail) or _CHINESE.search(tail):
+    found = _UNIT.fullmatch(tail) if len(tail) <= LONGEST_UNIT else None
+    if found is None or _DANGLING.search(tail) or _CHINESE.search(tail):
         return None
     words = [word.lower() for word in _WORD.findall(tail)]
     if words[:2] == ["per", "cent"]:

@@ -43,7 +43,9 @@ _JOINED = re.compile(
     r"|\\?[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 _SIGNED = re.compile(r"(?:=|\$|\\\[|\\\()\s*[-−]\s?$")
-_CALCULATED = re.compile(r"\s?\\(?:sqrt|pi|times|cdot|frac)(?![a-zA-Z])|\^|\s?[*/+]\s?\d|\s-\s?\d|!\s*[$\\]")
+_CALCULATED = re.compile(
+    r"\s?\\(?:sqrt|pi|times|cdot|frac)(?![a-zA-Z])|\^(?!\s?\{?\s?\\circ)|\s?[*/+]\s?\d|\s-\s?\d|!\s*[$\\]"
+)
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 
 
@@ -63,6 +65,7 @@ def final_answer(text: str, mode: Mode = "boxed") -> Stated | None:
     every, unfinished = boxes(text)
     found = [_last_run(text, every), _tagged(text, mode), _hashed(text, mode), phrase(text, mode)]
     stated = [each for each in found if each is not None]
+    stated = [each for each in stated if not any(start < each.start < end for start, end, _ in every)]  # words in a box
     best = max(stated, key=lambda each: (each.certain, each.start), default=None)
     if unfinished and (best is None or unfinished > best.start):
         return None  # the last statement was cut off

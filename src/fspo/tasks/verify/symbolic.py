@@ -46,7 +46,7 @@ def readable(text: str) -> bool:
         return False
     if _DANGLING.search(text) or any(name not in _COMMANDS for name in _COMMAND.findall(text)):
         return False
-    bare = _COMMAND.sub(" ", _MATRIX.sub(" ", text))
+    bare = _COMMAND.sub(" | ", _MATRIX.sub(" ", text))  # a command separates: 3\\cdot5
     if _STRANGE.search(bare.strip()) or _WORDS.search(bare):
         return False
     depth = deepest = 0
