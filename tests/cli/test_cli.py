@@ -133,7 +133,7 @@ def test_mistakes_exit_with_two_and_one_sentence(
         (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
         (
             ["train", "task=broken:Task", "--out", "run"],
-            "(SyntaxError: invalid syntax (broken.py, line 1)): mend broken",
+            "broken.py, line 1: invalid syntax): mend the module",
         ),
         (["train", "task={name: [1]}"], "has no name"),
         (["train", "task=[3]"], "3 is not a part of a mixture"),

@@ -94,6 +94,8 @@ def test_the_number_is_chosen_by_what_is_configured(small: list[str], monkeypatc
 def test_what_several_processes_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"processes = 2 .* set processes=1"):
         processes.chosen(read(None, ["processes=2", "rollout.engine=vllm"]))
+    with pytest.raises(ValueError, match=r"processes = 2 .* rollout\.overlap=true: set processes=1"):
+        processes.chosen(read(None, ["processes=2", "rollout.overlap=true"]))
     with pytest.raises(ValueError, match=r"set model\.device=cuda"):
         processes.chosen(read(None, ["processes=2", "model.device=cuda:1"]))
 
