@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import settings
 from helpers.processes import Command, Done
 
 torch.set_num_threads(1)
+# A shell ignores these in what it runs in the background, and the tests of signals would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("quick", settings.get_profile("default"), max_examples=25)
 settings.load_profile("default")

@@ -125,7 +125,7 @@ class Pool:
     def _await_ready(self) -> None:
         end = time.monotonic() + STARTUP
         while b"\n" not in self._notices and wait([self._control], max(0.0, end - time.monotonic())):
-            data = self._control.recv(65536)
+            data = self._received()
             if not data:
                 break
             self._notices += data
@@ -213,7 +213,7 @@ class Pool:
 
     def _read_notices(self) -> None:
         """Handle notices of dead workers: a worker's own connection stays open while its children hold it."""
-        data = self._control.recv(65536)
+        data = self._received()
         if not data:
             self._restart()
             return
@@ -227,6 +227,13 @@ class Pool:
                 self._fail(slot, "crash", f"the scoring process ended with status {notice['status']}")
             else:
                 self._replace(slot)
+
+    def _received(self) -> bytes:
+        """What the fork server has sent; nothing if it has ended, also with something of ours unread."""
+        try:
+            return self._control.recv(65536)
+        except ConnectionResetError:
+            return b""
 
     def _server_died(self) -> bool:
         """Whether the fork server has died, not only a worker: its connection closes before its workers die."""
