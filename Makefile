@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2> /dev/null)
 
 PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/browser --ignore=tests/vllm_engine
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 12 --ignore=tests/browser --ignore=tests/vllm_engine
 
 .PHONY: help setup demo smollm2 docs release test test-slow test-engines test-browser test-all lint types coverage clean
 

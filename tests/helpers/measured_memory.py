@@ -29,12 +29,11 @@ def status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    config = read(None, [*sys.argv[1:], "steps=1", "eval.prompts=1", "warmup=null", "log.samples=0", "processes=1",
-                         "update.all_rows=true"])  # fmt: skip
+    shared = ["task=sort", "update.minibatches=2", "steps=1", "eval.prompts=1", "warmup=null", "processes=1"]
+    config = read(None, [*sys.argv[1:], *shared, "log.samples=0", "update.all_rows=true"])
     with tempfile.TemporaryDirectory() as small:  # everything is imported and used once before memory is read
-        tiny = ["model.path=tiny:1x32", "processes=1", "steps=1", "eval.prompts=1", "warmup=null", "rollout.prompts=2",
-                "rollout.group=2", "rollout.max_new_tokens=4"]  # fmt: skip
-        train(read(None, tiny), Path(small) / "run")
+        tiny = ["model.path=tiny:1x32", "rollout.prompts=2", "rollout.group=2", "rollout.max_new_tokens=4"]
+        train(read(None, [*tiny, *shared]), Path(small) / "run")
     before = status("VmRSS")
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder) / "run")
