@@ -73,7 +73,7 @@ def make_model(case: str, folder: Path) -> None:
     if case == "tiny":
         set_threads(policy)
         task = tasks.get(COUNT)
-        settings = WarmupConfig(solved=0.42, check_every=25, prompts=512)
+        settings = WarmupConfig(solved=0.35, check_every=5, prompts=512)
         history = fit(policy, task, Scorer(task), settings, 128, 0)
         print(f"{case}: warmed up for {history[-1]['step']:.0f} steps, solves {100 * history[-1]['solved']:.0f} %")
     save(policy, folder)

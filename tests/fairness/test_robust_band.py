@@ -81,7 +81,7 @@ def test_the_exponents_interval_covers(n: int) -> None:
     assert hits >= 186
 
 
-@pytest.mark.parametrize("n", [30, 60, 300])
+@pytest.mark.parametrize("n", [30, 60, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
 def test_a_law_of_few_rows_covers(n: int, heavy: bool) -> None:
     hits = np.zeros(3)

@@ -47,6 +47,7 @@ def test_twenty_kills_at_random_moments(small: list[str], tmp_path: Path) -> Non
     assert progressed >= KILLS / 4, "some kills must come after a checkpoint"
 
 
+@pytest.mark.slow
 def test_a_run_killed_twice_after_a_checkpoint(small: list[str], tmp_path: Path) -> None:
     train(read(None, [*small, *STALE]), tmp_path / "whole")
     folder = tmp_path / "killed"
