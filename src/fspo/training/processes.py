@@ -49,7 +49,7 @@ def chosen(config: TrainConfig) -> int:
     torchrun = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     count, alone = config.processes if torchrun is None else int(torchrun), _alone(config)
     if count > 1 and alone and torchrun is None:
-        raise ValueError(f"processes = {count} is not possible {alone} processes=1")
+        raise ValueError(f"processes = {count} is not possible {alone}")
     if count > 1 and config.rollout.overlap:
         raise ValueError("torchrun is not possible with rollout.overlap=true: leave it out, or start one process")
     if count:
@@ -66,11 +66,11 @@ def chosen(config: TrainConfig) -> int:
 def _alone(config: TrainConfig) -> str | None:
     """Why a run can have only the process of the command, and what to set; None where it can have others."""
     if config.rollout.overlap or config.rollout.engine == "vllm":
-        return f"with rollout.{'overlap=true' if config.rollout.overlap else 'engine=vllm'}: set"
+        return f"with rollout.{'overlap=true' if config.rollout.overlap else 'engine=vllm'}: set processes=1"
     if ":" in config.model.device:
-        return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or"
+        return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or processes=1"
     here = plugins.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
-    return f"while {here[0]!r} is not in a module of its own: set" if here else None
+    return f"while {here[0]!r} is not in a module of its own: set processes=1" if here else None
 
 
 def leads() -> bool:
