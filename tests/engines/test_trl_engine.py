@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import warnings
@@ -27,6 +26,7 @@ from fspo.runs import Metrics, Timing, load, rows
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
+from helpers.ports import free_port
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 
@@ -229,10 +229,7 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(port)]
+    launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "--nproc_per_node", "2", *script],

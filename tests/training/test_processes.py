@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from fspo.training import processes
 from fspo.training.loop import train
 from fspo.training.team import Team
 from helpers.custom_objective import Mine
+from helpers.ports import free_port
 from helpers.processes import fingerprint, fspo, start
 
 TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1",
@@ -134,9 +134,7 @@ def test_other_processes_know_what_this_one_has_registered(
 @pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     """Every case in double precision, where the order of sums changes the weights by less than 1e-9."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
                                 "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
     ranks = [
         subprocess.Popen(
