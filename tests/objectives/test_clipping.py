@@ -13,7 +13,7 @@ from fspo.objectives import Objective, Responses, Totals
 from fspo.objectives.batch import Batch
 
 SIGMA = 0.02
-ADAPTIVE = ("fspo_adaptive", "length_family_adaptive")
+ADAPTIVE = ("fspo_adaptive", "fspo_root_adaptive")
 
 
 def simulated(n: int, seed: int = 0, signed: bool = True) -> Responses:

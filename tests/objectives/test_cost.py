@@ -17,7 +17,8 @@ import fspo
 B, T = 512, 4096
 TENSOR = 4 * B * T  # bytes of a (B, T) float32 tensor
 SUMS_ONLY = (  # need nothing per token
-    "fspo", "fspo_adaptive", "fspo_studentized", "length_family", "length_family_adaptive", "gspo", "luspo", "rloo",
+    "fspo", "fspo_adaptive", "fspo_root", "fspo_root_adaptive", "fspo_studentized", "length_family",
+    "gspo", "luspo", "rloo",
 )  # fmt: skip
 
 

@@ -172,9 +172,44 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
     assert {"fspo", "fspo_adaptive", "gspo", "gspo_token", "luspo", "rloo", "length_family"} <= set(said)
 
 
-@given(seed=seeds, a=st.floats(0, 1), g=st.floats(-1, 1))
-def test_the_adaptive_form_is_the_member_with_the_band_that_was_learnt(seed: int, a: float, g: float) -> None:
-    ours = fspo.objectives.get("length_family_adaptive", ratio_exponent=a, gain_exponent=g, c_max=0.3)
+@given(
+    seed=seeds, c_low=st.floats(0.001, 2), c_high=st.floats(0.001, 2), drift=drifts, option=options,
+    dual=st.sampled_from([None, 2.0]), reference=st.floats(1, 4000),
+)  # fmt: skip
+def test_fspo_root_is_the_member_of_halves(
+    seed: int, c_low: float, c_high: float, drift: Any, option: dict[str, Any], dual: float | None, reference: float
+) -> None:
+    """With a reference length it is that member times a constant, and the band is FSPO's whatever it is."""
+    parameters = {"c_low": c_low, "c_high": c_high, "drift": drift, "dual": dual, **option}
+    batch = random_batch(seed)
+    root = fspo.objectives.get("fspo_root", **parameters)
+    assert_same(root, member(0.5, 0.5, 0, **parameters), batch)
+    if not option:
+        scaled = fspo.objectives.get("fspo_root", **parameters, reference_length=reference)
+        plain, divided = (float(each(*batch.arguments()).loss) for each in (root, scaled))
+        assert divided == pytest.approx(plain / math.sqrt(reference), rel=1e-12, abs=1e-15)
+        theirs = fspo.objectives.get("fspo", **parameters)(*batch.arguments())
+        assert torch.equal(scaled(*batch.arguments()).accepted, theirs.accepted)
+
+
+@given(seed=seeds, length=st.integers(1, 9), c=st.floats(0.001, 2))
+def test_fspo_root_has_the_size_of_fspo_at_the_reference_length(seed: int, length: int, c: float) -> None:
+    """One update on-policy: all responses of one length, the same gradient under `mean`."""
+    batch = random_batch(seed, positions=length)
+    batch.mask[:] = True
+    on_policy = Inputs(**(vars(batch) | {"logprobs": batch.old_logprobs.clone()}))
+    parameters = {"c_low": c, "c_high": c, "reference_length": "mean"}
+    gradients = []
+    for name in ("fspo", "fspo_root"):
+        x = on_policy.logprobs.clone().requires_grad_()
+        loss = fspo.objectives.get(name, **parameters)(x, *on_policy.arguments()[1:]).loss
+        gradients.append(torch.autograd.grad(loss, x)[0])
+    assert torch.allclose(gradients[0], gradients[1], rtol=1e-12)
+
+
+@given(seed=seeds)
+def test_the_adaptive_form_is_fspo_root_with_the_band_that_was_learnt(seed: int) -> None:
+    ours = fspo.objectives.get("fspo_root_adaptive", c_max=0.3, reference_length=7.0)
     rng = np.random.default_rng(seed)
     L = torch.from_numpy(rng.integers(4, 4000, 256)).double()
     for _ in range(5):
@@ -182,23 +217,15 @@ def test_the_adaptive_form_is_the_member_with_the_band_that_was_learnt(seed: int
     batch = random_batch(seed)
     adaptive = ours(*batch.arguments(), staleness=2)
     fixed = ours.recorded(adaptive.metrics)
-    assert fixed.name == "length_family"
+    assert fixed.name == "fspo_root"
     assert_equal(
         lambda x: ours(x, *batch.arguments()[1:], staleness=2).loss,
         lambda x: fixed(x, *batch.arguments()[1:]).loss, batch, "adaptive",
     )  # fmt: skip
     assert torch.equal(adaptive.accepted, fixed(*batch.arguments()).accepted)
-    again = fspo.objectives.get("length_family_adaptive", ratio_exponent=a, gain_exponent=g, c_max=0.3)
+    again = fspo.objectives.get("fspo_root_adaptive", c_max=0.3, reference_length=7.0)
     again.load_state_dict(json.loads(json.dumps(ours.state_dict())))
     assert float(again(*batch.arguments(), staleness=2).loss) == float(adaptive.loss)
-
-
-@given(seed=seeds)
-def test_adaptive_with_zero_exponents_is_fspo_adaptive(seed: int) -> None:
-    zero = {"ratio_exponent": 0, "reference_length": 7.0, "kl": {"coef": 0.1}}
-    ours = fspo.objectives.get("length_family_adaptive", **zero)
-    theirs = fspo.objectives.get("fspo_adaptive", reference_length=7.0, kl={"coef": 0.1})
-    assert_same(ours, theirs, random_batch(seed))
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_options_say_what_they_need() -> None:
 
 def test_registry() -> None:
     wanted = (
-        "fspo fspo_adaptive fspo_studentized length_family length_family_adaptive "
+        "fspo fspo_adaptive fspo_root fspo_root_adaptive fspo_studentized length_family "
         "ppo grpo dapo dr_grpo bnpo cispo sapo gspo gspo_token luspo gmpo vespo"
     )
     assert set(f"{wanted} rloo reinforce".split()) == set(fspo.objectives.names())

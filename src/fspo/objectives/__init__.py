@@ -29,11 +29,12 @@ from fspo.objectives.registry import (
 )
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
+from fspo.objectives.sequence.fspo_root import FSPORoot
+from fspo.objectives.sequence.fspo_root_adaptive import FSPORootAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
 from fspo.objectives.sequence.length_family import LengthFamily
-from fspo.objectives.sequence.length_family_adaptive import LengthFamilyAdaptive
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
@@ -66,11 +67,12 @@ __all__ = [
     "Band",
     "DrGRPO",
     "FSPOAdaptive",
+    "FSPORoot",
+    "FSPORootAdaptive",
     "FSPOStudentized",
     "GSPOToken",
     "KLPenalty",
     "LengthFamily",
-    "LengthFamilyAdaptive",
     "Mismatch",
     "Objective",
     "Output",

@@ -7,11 +7,12 @@ from typing import Any
 from fspo.objectives.objective import Objective
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
+from fspo.objectives.sequence.fspo_root import FSPORoot
+from fspo.objectives.sequence.fspo_root_adaptive import FSPORootAdaptive
 from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
 from fspo.objectives.sequence.length_family import LengthFamily
-from fspo.objectives.sequence.length_family_adaptive import LengthFamilyAdaptive
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
@@ -31,7 +32,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     "fspo.objectives",
     Objective,
     [
-        FSPO, FSPOAdaptive, FSPOStudentized, LengthFamily, LengthFamilyAdaptive,
+        FSPO, FSPOAdaptive, FSPORoot, FSPORootAdaptive, FSPOStudentized, LengthFamily,
         PPO, GRPO, DAPO, DrGRPO, BNPO, CISPO, SAPO,
         GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
     ],

@@ -81,6 +81,13 @@ def band_surrogate(batch: Batch, band: Band, cap: float, reference_length: Refer
     return Surrogate(clip.ratio * A / in_tokens(reference_length, batch.totals), clip.accepted.to(A.dtype), clip.capped)
 
 
+def weighted_surrogate(batch: Batch, band: Band, weighting: Weighting, cap: float) -> Surrogate:
+    """The pessimistic objective of a band on the sequence sum, with any scale of S in the ratio and any gain."""
+    A, (low, high), scale = batch.row_advantages, band.bounds, weighting.scale
+    clip = pessimistic(scale * batch.log_ratio, A, scale * low, scale * high, cap, scale * (band.centre + band.dual))
+    return Surrogate(clip.ratio * A * weighting.gain, clip.accepted.to(A.dtype), clip.capped)
+
+
 def recorded_band(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a band that an update recorded in its metrics."""
     return {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
@@ -148,9 +155,12 @@ class FSPO(Objective):
     def surrogate(self, batch: Batch) -> Surrogate:
         totals = with_low_variance(batch, self.drift)
         mu, c_low, c_high = self._band_parameters(totals)
-        result = band_surrogate(batch, self.band(batch.lengths, totals), self.exponent_cap, self.reference_length)
+        result = self._clipped(batch, self.band(batch.lengths, totals))
         result.metrics.update(drift=mu, c_low=c_low, c_high=c_high)
         return result
+
+    def _clipped(self, batch: Batch, band: Band) -> Surrogate:
+        return band_surrogate(batch, band, self.exponent_cap, self.reference_length)
 
     def _band_parameters(self, totals: Totals) -> tuple[float, float, float]:
         """mu, c_low and c_high."""

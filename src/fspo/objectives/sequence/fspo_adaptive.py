@@ -57,6 +57,7 @@ class FSPOAdaptive(Objective):
     summary: ClassVar[str] = "FSPO whose band is learnt online for a wanted clip rate, per staleness, under a hard cap"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
     clip_fields: ClassVar[tuple[str, ...]] = ("clip_rate",)
+    fixed: ClassVar[type[FSPO]] = FSPO  # the objective whose band this one learns
 
     clip_rate: float = Field(0.1, gt=0, lt=1, description="wanted share outside the band, both sides together")
     c_start: float = Field(0.03, gt=0, description="half-width until the first update has been seen")
@@ -79,10 +80,10 @@ class FSPOAdaptive(Objective):
         return Weighting(gain=constant_gain(self.reference_length))
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
-        """FSPO with the band of an update; where only the widths were recorded, with a bounded drift."""
+        """`fixed` with the band of an update; where only the widths were recorded, with a bounded drift."""
         if metrics.get("c_low") is None:
             return self
-        return FSPO(drift="bounded", dual=self.dual, reference_length=self.reference_length).recorded(metrics)
+        return self.fixed(drift="bounded", dual=self.dual, reference_length=self.reference_length).recorded(metrics)
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
         """Its bounds are quantiles of z, so that what it clips is decided by rank: no range has to be found."""

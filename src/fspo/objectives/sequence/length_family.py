@@ -17,9 +17,9 @@ the gradient of a response is (L / L0)^(g - a) times a sum over its tokens, whos
     the variance of the ratio is the same at every length for    a = 1/2
     the norm of a gradient is the same at every length for       g - a = -1/2
 
-and a = h = 1/2, g = 0 has all three: a fixed range on exp(S / sqrt(L)), with FSPO's band. Members are FSPO (a = g = 0,
-h = 1/2), the fixed range of RLOO (0, 0, 0), GSPO (a = h = 1, g = 0) and LUSPO (a = h = g = 1), with c the logarithm of
-their ranges.
+and a = h = 1/2, g = 0 has all three: `fspo_root`. The other members with a name are FSPO (a = g = 0, h = 1/2), the
+fixed range of RLOO (0, 0, 0), GSPO (a = h = 1, g = 0) and LUSPO (a = h = g = 1), with c the logarithm of their ranges.
+The family is for comparing them and what lies between, as the suite `space` does.
 
 All members are the same objective, FSPO's, for responses of L0 tokens, so that c, the size of a ratio and the size of a
 gradient can be compared at that length. A constant factor of the loss changes nothing under an optimiser that divides
@@ -38,22 +38,14 @@ from pydantic import Field, model_validator
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band, Weighting
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.primitives import pessimistic
-from fspo.objectives.sequence.fspo import Drift, drift_of, recorded_band, with_low_variance
-
-
-def weighted_surrogate(batch: Batch, band: Band, weighting: Weighting, cap: float) -> Surrogate:
-    """The pessimistic objective of a band on the sequence sum, with any scale of S in the ratio and any gain."""
-    A, (low, high), scale = batch.row_advantages, band.bounds, weighting.scale
-    clip = pessimistic(scale * batch.log_ratio, A, scale * low, scale * high, cap, scale * (band.centre + band.dual))
-    return Surrogate(clip.ratio * A * weighting.gain, clip.accepted.to(A.dtype), clip.capped)
+from fspo.objectives.sequence.fspo import Drift, drift_of, recorded_band, weighted_surrogate, with_low_variance
 
 
 class LengthFamily(Objective):
     """A ratio, a band and a gain that are powers of the length."""
 
     name: ClassVar[str] = "length_family"
-    summary: ClassVar[str] = "ratio exp(S / L^a), band c L^h on S, gain L^g: by default a = h = 1/2, fair in all three"
+    summary: ClassVar[str] = "ratio exp(S / L^a), band c L^h on S, gain L^g: fspo, fspo_root, gspo, rloo, luspo in one"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
     clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift", "band_exponent")
 
