@@ -1,19 +1,18 @@
 """Run some cells of a stored comparison again, one after the other, and compare every figure of their rows.
 
-    python benchmarks/rerun.py headline results/headline [--cells 8] [--task sort]
+    python benchmarks/rerun.py long results/long [--cells 20] [--task maze] [--draw 1]
 
-The cells are test cells of one task, one method after the other, then the next seed, so that one or a few warm starts
-serve them all. Times, versions and the commit are not compared; of any other column that differs, the largest relative
-difference is printed. Digits are those of a processor and of a version of torch: on another machine, run the older
-code there first (`--save`), and compare with that.
+The cells are drawn at random from the stored test cells, of all tasks or of one. Times, versions and the commit are not
+compared; of any other column that differs, the largest relative difference is printed. Digits are those of a processor
+and of a version of torch: on another machine, run the older code there first (`--save`), and compare with that.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import tempfile
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite")
     parser.add_argument("results", type=Path, help="a results file, or its folder")
-    parser.add_argument("--cells", type=int, default=8)
-    parser.add_argument("--task", help="default: the first of the suite")
+    parser.add_argument("--cells", type=int, default=20)
+    parser.add_argument("--task", help="only cells of this task")
+    parser.add_argument("--draw", type=int, default=0, help="seed of the draw")
     parser.add_argument("--save", type=Path, help="also keep the new rows in this results file")
     given = parser.parse_args()
     quiet()
     plan = Plan(load(given.suite))
     file = given.results / "results.parquet" if given.results.is_dir() else given.results
     stored = {row["key"]: row for row in read(file)}
-    task = given.task or plan.test[0].task
-    found = sorted((c for c in plan.test if c.key in stored and c.task == task), key=lambda c: (c.method, c.seed))
-    seeds = [list(cells) for _, cells in groupby(found, key=lambda c: c.method)]
-    cells = [cells[k] for k in range(max(map(len, seeds))) for cells in seeds if k < len(cells)][: given.cells]
+    found = [cell for cell in plan.test if cell.key in stored and given.task in (None, cell.task)]
+    cells = random.Random(given.draw).sample(found, min(given.cells, len(found)))
     same = 0
     with tempfile.TemporaryDirectory() as scratch:
         store = Store(given.save or Path(scratch) / "results.parquet")
