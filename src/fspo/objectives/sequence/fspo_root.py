@@ -7,8 +7,9 @@ sigma sqrt(L), and the norm of a sum of L token gradients near sqrt(L): divided 
 same size at every length, where exp(S) spreads without bound and the gradient of a response grows with its length.
 The gradient is that of a fixed range on exp(S / sqrt(L)).
 
-With advantages divided by the group's deviation (`grpo`) it ended ahead of every other method with answers that were
-six rollouts old, where FSPO could collapse, and level with FSPO elsewhere: docs/results.
+With answers six rollouts old it ended ahead of FSPO, which could collapse, and with fresh ones level with it
+(docs/results/long.md, with advantages divided by the group's deviation). Where short and long responses want opposite
+things, the smaller share of long ones moves the optimum (docs/laboratory.md).
 """
 
 from __future__ import annotations
