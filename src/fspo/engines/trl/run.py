@@ -30,7 +30,7 @@ MISSING = {
     "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
     "update.all_rows": "TRL computes every answer",
     "update.max_skipped": "TRL does not count updates without a finite gradient",
-    "update.clip_ratio": "set update.clip_norm, a fixed limit",
+    "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
     "log.bins": "its metrics have the default number of bins",
     "log.cosine": "only the local engine takes the gradients of each bin of length",
     "log.records": "its rows are always written",

@@ -23,7 +23,7 @@ MISSING = {
     "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",
     "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
     "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
-    "update.clip_ratio": "set update.clip_norm, a fixed limit",
+    "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
     "update.all_rows": "verl computes every answer",
     "update.max_skipped": "verl does not count updates without a finite gradient",
     "model.threads": "set OMP_NUM_THREADS",
