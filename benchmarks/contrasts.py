@@ -3,21 +3,20 @@
     python benchmarks/contrasts.py results/space
 
 A contrast is the mean difference in final accuracy between members that differ in one choice alone, in points. Members
-of one task and seed share a warm start and prompts, so their differences are averaged first; the interval is Student's
-over the (task, seed) pairs, of which there are as many as tasks times seeds.
+of one task and seed share a warm start and prompts, so their differences are averaged first; the interval is that of
+every comparison here, over the (task, seed) pairs, of which there are as many as tasks times seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as student
 
+from fspo.comparisons.seed_statistics import mean_of
 from fspo.comparisons.store import read
 
 Choice = float | str
@@ -62,11 +61,12 @@ def main() -> None:
                 b for b in dict.fromkeys(key[1:3] for key in final) if all((setting, *b, m) in final for m in members)
             ]
             means = [
-                100 * np.mean([final[setting, *b, after] - final[setting, *b, before] for before, after in found])
+                100
+                * float(np.mean([final[setting, *b, after] - final[setting, *b, before] for before, after in found]))
                 for b in blocks
             ]
-            half = student.ppf(0.975, len(means) - 1) * np.std(means, ddof=1) / math.sqrt(len(means))
-            cells.append(f"{np.mean(means):+.1f} ({np.mean(means) - half:+.1f} to {np.mean(means) + half:+.1f})")
+            mean = mean_of(means)
+            cells.append("–" if mean is None else f"{mean.value:+.1f} ({mean.low:+.1f} to {mean.high:+.1f})")
         print(f"| {label} | {len(found)} | " + " | ".join(cells) + " |")
 
 
