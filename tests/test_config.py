@@ -36,7 +36,7 @@ def test_there_is_one_set_of_defaults(tmp_path: Path) -> None:
 
 def test_the_default_objective_has_a_band_around_zero_and_a_dual_clip() -> None:
     assert (FSPO().c_low, FSPO().c_high, FSPO().drift, FSPO().dual) == (0.05, 0.05, "zero", 2.0)
-    band = FSPO().band(4.0, objectives.Totals.of_moments(0.0, 0.02))
+    band = FSPO().band(4.0, objectives.Totals(1, 1, 0.0))
     assert (band.centre, band.below, band.above, band.dual) == pytest.approx((0.0, 0.1, 0.1, 0.2))
 
 

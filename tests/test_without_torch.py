@@ -32,7 +32,7 @@ length = random.integers(10, 500, 3000)
 S = 0.02 * np.sqrt(length) * random.normal(size=3000)
 print(fspo.fairness.measure(length, np.abs(S) < 0.2))
 for name in fspo.objectives.names():
-    fspo.objectives.get(name).band(length, fspo.Totals.of_moments(0.0, 0.02))
+    fspo.objectives.get(name).band(length, fspo.Totals(1, 1, 0.0))
 tokens = [list(random.normal(0, 0.02, n)) for n in length[:60]]
 columns = {"logprobs": tokens, "old_logprobs": [[0.0] * len(t) for t in tokens], "advantage": random.normal(size=60)}
 for name in fspo.objectives.names():

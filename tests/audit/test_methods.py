@@ -11,7 +11,7 @@ import fspo
 from fspo import objectives
 from fspo.audits.findings import Comparison
 from fspo.audits.methods import parse_rule
-from fspo.objectives.registry import OBJECTIVES
+from fspo.objectives import OBJECTIVES
 from helpers.custom_objective import Banded, Mine, Needy, Scaled
 from helpers.simulated_answers import answers, token_answers
 

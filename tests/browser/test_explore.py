@@ -12,8 +12,7 @@ from scipy.stats import norm
 
 from fspo import objectives
 from fspo.fairness import measure
-from fspo.objectives import FSPO, RLOO, Band, Totals
-from fspo.objectives.registry import OBJECTIVES
+from fspo.objectives import FSPO, OBJECTIVES, RLOO, Band, Totals
 from fspo.ratios import Floats
 from fspo.report.explore import write
 

@@ -49,7 +49,7 @@ def reports(S: Floats, L: Floats, clip_rate: float = 0.1) -> dict[str, fspo.fair
 
 def _inside(rule: objectives.Objective, S: Floats, L: Floats) -> Floats:
     """1 where S lies in the band of the rule, 0 elsewhere."""
-    band = rule.band(L, objectives.Totals.of_moments(0.0, SIGMA))
+    band = rule.band(L, objectives.Totals(1, 1, 0.0))
     assert band is not None
     low, high = band.bounds
     return np.where((low <= S) & (high >= S), 1.0, 0.0)

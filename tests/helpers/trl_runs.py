@@ -23,7 +23,7 @@ from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
 GROUP, LIMIT, EOS = 4, 12, 2
 SPLIT: dict[str, dict[str, Any]] = {
-    "fspo": {"clip_rate": 0.3, "drift": "kl"}, "fspo_adaptive": {"c_start": 0.05}, "dapo": {},
+    "fspo": {"clip_rate": 0.3, "drift": "kl"}, "fspo_adaptive": {"c_high": 0.04}, "dapo": {},
 }  # fmt: skip
 
 

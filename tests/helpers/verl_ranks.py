@@ -27,9 +27,7 @@ ROWS, WIDTH = 24, 12
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
     ("fspo", {"drift": "kl"}),
     ("fspo", {"drift": "kl", "clip_rate": 0.2}),
-    ("fspo", {"drift": "k3"}),
     ("fspo", {"name": HALVED}),
-    ("fspo_studentized", {"drift": "kl"}),
 ]
 
 

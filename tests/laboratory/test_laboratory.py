@@ -31,12 +31,12 @@ SMALL = Problem(
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("fspo", {"c_low": 0.05, "c_high": 0.04}),
     ("fspo", {"c_low": 0.05, "c_high": 0.04, "drift": "kl", "dual": None, "reference_length": 3.0}),
-    ("fspo", {"clip_rate": 0.3}),
+    ("fspo_gate", {"clip_rate": None, "c_low": 0.05, "c_high": 0.04}),
     ("rloo", {"clip_low": 0.05, "clip_high": 0.05}),
     ("gspo", {"clip_low": 0.02, "clip_high": 0.03}),
     ("luspo", {"clip_low": 0.02, "clip_high": 0.03}),
     ("length_family", {"c_low": 0.05, "c_high": 0.04}),
-    ("length_family", {"ratio_exponent": 1, "gain_exponent": 0.5, "band_exponent": 0.2, "unit_length": 3.0}),
+    ("length_family", {"ratio_exponent": 1, "gain_exponent": 0.5, "band_exponent": 0.2, "reference_length": 3.0}),
     ("length_family", {"drift": "bounded", "exponent_cap": 0.02, "c_high": 0.5}),
 ]
 theta0 = np.array([0.3, -0.2])
@@ -85,8 +85,7 @@ class Enumeration:
         logprobs = self.logprobs(t)
         l = torch.where(self.mask, (logprobs - self.old).detach(), 0.0)
         S, L = l.sum(-1), self.mask.sum(-1)
-        tokens, drift, square = (float((self.weight * x).sum()) for x in (L, S, S * S / L))
-        totals = Totals(1, tokens, drift, square, float((self.weight.unsqueeze(-1) * (l.expm1() - l)).sum()))
+        totals = Totals(1, *(float((self.weight * x).sum()) for x in (L, S)))
         batch = Batch.check(logprobs, self.old, self.advantage, self.mask, totals)
         parts, accepted = objective.per_response(batch)
         rows = torch.stack([torch.autograd.grad(part, t, retain_graph=True)[0] for part in parts])
@@ -122,7 +121,7 @@ def test_moments_agree_with_sampling(name: str) -> None:
     problem = Problem([Kind(40, near(0.6)), Kind(3000, near(0.4))])
     theta, n, sigma = np.array([0.1]), 200_000, 0.02
     ranges = {"clip_low": 0.1, "clip_high": 0.1} if name == "rloo" else {"clip_low": 0.001, "clip_high": 0.001}
-    parameters = {"c_low": 0.02, "c_high": 0.02} if name in ("fspo", "length_family") else ranges
+    parameters = {"c_low": 0.02, "c_high": 0.02, "reference_length": 1} if name in ("fspo", "length_family") else ranges
     objective = fspo.objectives.get(name, **parameters)
     rollout = laboratory.run(problem, objective, theta, Regime(updates=2, step=0, jitter=sigma))
     first = laboratory.run(problem, objective, theta, Regime(updates=1, step=0, jitter=sigma))
@@ -281,13 +280,9 @@ def test_bad_input_is_one_clear_sentence(make: Any, sentence: str) -> None:
 
 def test_objectives_without_a_ratio_or_a_width_are_refused_in_one_sentence() -> None:
     problem, theta, regime = laboratory.conflict([8, 16]), np.zeros(1), Regime(updates=2)
-    for name in ("grpo", "reinforce", "vespo", "fspo_studentized"):
+    for name in ("grpo", "reinforce", "vespo"):
         with pytest.raises(ValueError, match=f"{name} does not clip the ratio of whole responses"):
             laboratory.run(problem, fspo.objectives.get(name), theta, regime)
-    adaptive = fspo.objectives.get("fspo_adaptive")
-    assert laboratory.run(problem, adaptive, theta, regime).clip_rate < 0.01
-    with pytest.raises(ValueError, match="fspo_adaptive has no width to set"):
-        laboratory.at_clip_rate(problem, adaptive, theta, regime, 0.1)
 
 
 @dataclass(frozen=True)

@@ -1,88 +1,115 @@
-"""The adaptive band reaches its rate, keeps its caps, and can be saved and restored."""
+"""The adaptive band reaches its rate, keeps its caps, can be saved and restored, and serves every band."""
 
 from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import fspo
+from fspo.objectives import LogBand, Totals
+from fspo.objectives.sequence.adaptive_band import FLOOR, START, BandTracker, HalfWidths
+from helpers.batches import assert_equal, random_batch
 
 SIGMA = 0.02
 TRUE_C = 1.6448536 * SIGMA
+NO_TOTALS = Totals(1, 1, 0.0)
 
 
-def simulate(rng: np.random.Generator, n: int, heavy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def simulate(
+    rng: np.random.Generator, n: int, heavy: bool = False, sigma: float = SIGMA
+) -> tuple[torch.Tensor, torch.Tensor]:
     """S and L of n responses, L from 8 to 32,768."""
     L = np.exp(rng.uniform(math.log(8), math.log(32768), n)).round()
     noise = rng.standard_t(4, n) / math.sqrt(2) if heavy else rng.standard_normal(n)
-    return torch.tensor(-(SIGMA**2) / 2 * L + SIGMA * np.sqrt(L) * noise), torch.tensor(L)
+    return torch.tensor(-(sigma**2) / 2 * L + sigma * np.sqrt(L) * noise), torch.tensor(L)
 
 
-def outside(objective: fspo.objectives.FSPOAdaptive, S: torch.Tensor, L: torch.Tensor, staleness: int) -> np.ndarray:
-    mu, low, high = objective.tracked(staleness)
-    z = (S - mu * L) / L.sqrt()
-    return ((z < -low) | (z > high)).numpy()
+def adaptive(name: str = "fspo_adaptive", c: float = 0.2, **parameters: Any) -> LogBand:
+    objective = fspo.objectives.get(name, **{"clip_rate": 0.1, "c_low": c, "c_high": c} | parameters)
+    assert isinstance(objective, LogBand)
+    return objective
+
+
+def outside(widths: HalfWidths, S: torch.Tensor, L: torch.Tensor, exponent: float = 0.5) -> np.ndarray:
+    z = (S - widths.mu * L) / L**exponent
+    return ((z < -widths.low) | (z > widths.high)).numpy()
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
-@pytest.mark.parametrize("factor", [0.1, 10.0])
-def test_reaches_ten_percent_in_every_bin_from_a_wrong_start(factor: float, heavy: bool) -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_start=factor * TRUE_C, c_max=0.2)
+@pytest.mark.parametrize("size", [0.1, 10.0])
+def test_reaches_ten_percent_in_every_bin_from_a_wrong_start(size: float, heavy: bool) -> None:
+    """Log-ratios ten times smaller and larger than those for which the first band is right."""
+    objective = adaptive(c=5.0)
     rng = np.random.default_rng(0)
     for _ in range(200):
         for staleness in (1, 2):
-            S, L = simulate(rng, 512, heavy)
-            objective.observe(staleness * S, L, staleness)
+            objective.observe(*simulate(rng, 512, heavy, size * staleness * SIGMA), staleness)
     for staleness in (1, 2):
-        S, L = simulate(np.random.default_rng(1), 400_000, heavy)
-        report = fspo.fairness.measure(L, 1.0 - outside(objective, staleness * S, L, staleness), bins=8)
+        S, L = simulate(np.random.default_rng(1), 400_000, heavy, size * staleness * SIGMA)
+        clipped = outside(objective.half_widths(NO_TOTALS, staleness), S, L)
+        report = fspo.fairness.measure(L, 1.0 - clipped, bins=8)
         for row in report.bins:
             assert row.clip_rate == pytest.approx(0.1, abs=0.01), (staleness, str(report))
 
 
 def test_small_batches_do_not_bias_the_rate() -> None:
-    objective = fspo.objectives.FSPOAdaptive(memory=50, step=0.005)
+    tracker = BandTracker(memory=50, step=0.005)
+    caps = (0.2, 0.2)
     rng, rates = np.random.default_rng(0), []
     for update in range(6000):
         S, L = simulate(rng, 8)
+        used = tracker.half_widths(1, caps)
         if update >= 1000:
-            rates.append(outside(objective, S, L, 1).mean())
-        objective.observe(S, L, 1)
+            rates.append(outside(used, S, L).mean())
+        tracker.observe(S, L, 1, used=used, clip_rate=0.1, caps=caps, exponent=0.5)
     assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_any_band_learns_its_rate(exponent: float) -> None:
+    """One mechanism: whatever the law of the width, the wanted share ends outside."""
+    objective = adaptive("length_family", c=50.0, band_exponent=exponent, drift="zero")
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        S, L = simulate(rng, 512)
+        objective.observe(S, L, 1)
+    S, L = simulate(np.random.default_rng(1), 200_000)
+    assert outside(objective.half_widths(NO_TOTALS, 1), S, L, exponent).mean() == pytest.approx(0.1, abs=0.015)
+
+
 def test_hard_caps_hold_whatever_is_observed() -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_max=0.2)
+    objective = adaptive(c=0.2)
     L = torch.full((64,), 100.0)
     for sign in (1, -1):
         for _ in range(100):
             objective.observe(sign * (500 + 100 * torch.randn(64)), L, 3)
-            mu, low, high = objective.tracked(3)
+            mu, low, high = objective.half_widths(NO_TOTALS, 3)
             assert abs(mu) <= 0.2**2 / 2
             assert max(low, high) <= 0.2
     # On-policy data: z is 0, and the band stays at its floor instead of clipping rounding noise.
     for _ in range(50):
         objective.observe(torch.zeros(64), L, 0)
-    assert objective.tracked(0) == (0.0, 1e-3, 1e-3)
+    assert objective.half_widths(NO_TOTALS, 0) == (0.0, FLOOR, FLOOR)
     # Once the data is sane again, so is the band.
     rng = np.random.default_rng(0)
     for _ in range(600):
         objective.observe(*simulate(rng, 256), 3)
-    assert objective.tracked(3)[1] == pytest.approx(TRUE_C, rel=0.1)
+    assert objective.half_widths(NO_TOTALS, 3).low == pytest.approx(TRUE_C, rel=0.1)
 
 
 def test_the_loss_uses_the_band_of_its_staleness() -> None:
-    objective = fspo.objectives.FSPOAdaptive(c_start=0.05, c_max=0.2)
-    logprobs, mask = torch.full((1, 4), 0.03), torch.ones(1, 4, dtype=torch.bool)  # S = 0.12, band ± 0.1
+    objective = adaptive(reference_length=1)
+    logprobs, mask = torch.full((1, 4), 0.02), torch.ones(1, 4, dtype=torch.bool)  # S = 0.08, first band ± 0.06
     out = objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=1)
-    assert float(out.loss) == pytest.approx(-math.exp(0.1), rel=1e-6)
+    assert float(out.loss) == pytest.approx(-math.exp(2 * START), rel=1e-6)
     assert out.accepted.item() == 0
-    S = torch.tensor([0.12, -0.12, 0.4, -0.4])
-    objective.observe(S, torch.full((4,), 4.0), staleness=1)
+    S = torch.tensor([0.12, -0.12, 0.4, -0.4, 0.0])
+    objective.observe(S, torch.tensor([4.0, 4, 4, 4, 0]), staleness=1)  # the last has no trained token
     wider = objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=1)
     assert wider.accepted.item() == 1
     assert objective(logprobs, torch.zeros(1, 4), torch.ones(1), mask, staleness=2).accepted.item() == 0
@@ -90,27 +117,44 @@ def test_the_loss_uses_the_band_of_its_staleness() -> None:
 
 def test_dual_clip_bounds_a_bad_answer_that_became_likelier() -> None:
     logprobs, mask = torch.full((1, 4), 0.5, requires_grad=True), torch.ones(1, 4, dtype=torch.bool)  # S = 2
-    for dual, loss, slope in ((None, math.exp(2), math.exp(2)), (3.0, math.exp(0.3), 0.0)):
-        objective = fspo.objectives.FSPOAdaptive(c_start=0.05, dual=dual)  # 3 half-widths of 0.1
+    for dual, loss, slope in ((None, math.exp(2), math.exp(2)), (3.0, math.exp(6 * START), 0.0)):
+        objective = adaptive(dual=dual, reference_length=1)
         out = objective(logprobs, torch.zeros(1, 4), -torch.ones(1), mask, staleness=1)
         assert float(out.loss.detach()) == pytest.approx(loss, rel=1e-6)
         assert torch.autograd.grad(out.loss, logprobs)[0].sum().item() == pytest.approx(4 * slope, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["fspo", "fspo_gate", "fspo_root"])
+def test_a_recorded_band_reproduces_the_update(name: str) -> None:
+    ours = adaptive(name, c=0.3)
+    rng = np.random.default_rng(5)
+    L = torch.from_numpy(rng.integers(4, 4000, 256)).double()
+    for _ in range(5):
+        ours.observe(torch.from_numpy(rng.normal(0, 0.1, 256)) * L.sqrt(), L, staleness=2)
+    batch = random_batch(5)
+    learnt = ours(*batch.arguments(), staleness=2)
+    fixed = ours.recorded(learnt.metrics)
+    assert not fixed.learns
+    assert_equal(
+        lambda x: ours(x, *batch.arguments()[1:], staleness=2).loss,
+        lambda x: fixed(x, *batch.arguments()[1:]).loss, batch, name,
+    )  # fmt: skip
+    assert torch.equal(learnt.accepted, fixed(*batch.arguments()).accepted)
+
+
 def test_state_survives_json_and_continues_identically() -> None:
     rng = np.random.default_rng(0)
     batches = [(*simulate(rng, 32), k % 3) for k in range(60)]
-    straight = fspo.objectives.FSPOAdaptive()
+    straight, first, second = (fspo.objectives.get("fspo_gate") for _ in range(3))
     for S, L, k in batches:
         straight.observe(S, L, k)
-    first, second = fspo.objectives.FSPOAdaptive(), fspo.objectives.FSPOAdaptive()
     for S, L, k in batches[:31]:
         first.observe(S, L, k)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     for S, L, k in batches[31:]:
         second.observe(S, L, k)
     assert second.state_dict() == straight.state_dict()
-    with pytest.raises(ValueError, match="not a state of fspo_adaptive"):
+    with pytest.raises(ValueError, match="not a state of fspo_gate"):
         second.load_state_dict({"0": {"mu": 1.0}})
     with pytest.raises(ValueError, match="finite log-ratios"):
         second.observe(torch.tensor([math.nan]), torch.tensor([1.0]))

@@ -1,8 +1,7 @@
-"""The length family: its members equal the published objectives, and a = h = 1/2 treats every length alike."""
+"""The length family: named members are its presets, and its exponents do what they say at every length."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -13,22 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fspo
-from fspo.objectives import Objective, Responses, Totals
-from fspo.objectives.batch import Batch
+from fspo.objectives import Batch, LogBand, Objective, Responses, SequenceClip, Totals
 from helpers.batches import Inputs, assert_equal, random_batch
 
 SIGMA = 0.02
 LENGTHS = (8, 64, 512, 4096, 32768)
 seeds = st.integers(0, 10**6)
-drifts = st.sampled_from(["zero", "kl", "k3", "bounded", -0.01])
 plain_options = [{}, {"mismatch": {"c": 0.2}}, {"exponent_cap": 0.3}, {"entropy_coef": 0.1}]
 options = st.sampled_from([*plain_options, {"kl": {"coef": 0.2, "kind": "k3"}}])
 
 
 def member(a: float, h: float, g: float, **parameters: Any) -> Objective:
-    return fspo.objectives.get(
-        "length_family", ratio_exponent=a, band_exponent=h, gain_exponent=g, **({"dual": None} | parameters)
-    )
+    chosen = {"dual": None, "reference_length": 1} | parameters
+    return fspo.objectives.get("length_family", ratio_exponent=a, band_exponent=h, gain_exponent=g, **chosen)
 
 
 def assert_same(ours: Objective, theirs: Objective, batch: Inputs) -> None:
@@ -45,56 +41,87 @@ def assert_same(ours: Objective, theirs: Objective, batch: Inputs) -> None:
     assert torch.equal(ours.surrogate(one).accepted, theirs.surrogate(other).accepted)
 
 
+def by_definition(objective: LogBand, batch: Inputs) -> float:
+    """J of the module's formula, response by response, in floats."""
+    a, h, g = objective.exponents
+    L = batch.mask.sum(-1).double()
+    S = torch.where(batch.mask, batch.logprobs - batch.old_logprobs, 0.0).sum(-1)
+    mu = {"zero": 0.0, "kl": float(S.sum() / L.sum())}.get(str(objective.drift), objective.drift)
+    R = float(L.mean()) if objective.reference_length == "mean" else objective.reference_length
+    total = 0.0
+    for s, n, A in zip(S.tolist(), L.tolist(), batch.advantages.tolist(), strict=True):
+        low, high = mu * n - objective.c_low * n**h, mu * n + objective.c_high * n**h
+        held = min(max(s, low), high)
+        value = min(math.exp(s / n**a) * A, math.exp(held / n**a) * A)
+        if A < 0 and objective.dual is not None:
+            value = max(value, math.exp((mu * n + objective.dual * objective.c_high * n**h) / n**a) * A)
+        total += n**g * value / R ** (1 + g - a)
+    return total / len(L)
+
+
 @given(
-    seed=seeds, c_low=st.floats(0.001, 2), c_high=st.floats(0.001, 2), drift=drifts, option=options,
-    dual=st.sampled_from([None, 1.5, 2.0, 10.0]), unit=st.floats(0.1, 1000),
+    seed=seeds, name=st.sampled_from(["fspo", "fspo_root", "fspo_gate", "length_family"]), c_low=st.floats(0.001, 2),
+    c_high=st.floats(0.001, 2), drift=st.sampled_from(["zero", "kl", -0.01]), dual=st.sampled_from([None, 1.5, 10.0]),
+    reference=st.sampled_from([1.0, 40.0, "mean"]),
 )  # fmt: skip
-def test_zero_half_zero_is_fspo(
-    seed: int, c_low: float, c_high: float, drift: Any, option: dict[str, Any], dual: float | None, unit: float
+def test_the_loss_is_the_formula(
+    seed: int, name: str, c_low: float, c_high: float, drift: Any, dual: float | None, reference: Any
 ) -> None:
-    """With every drift, dual clip and option, and whatever the unit length."""
-    parameters = {"c_low": c_low, "c_high": c_high, "drift": drift, "dual": dual, **option}
-    ours = member(0, 0.5, 0, unit_length=unit, **parameters)
-    assert_same(ours, fspo.objectives.get("fspo", **parameters), random_batch(seed))
+    objective = fspo.objectives.get(
+        name, c_low=c_low, c_high=c_high, drift=drift, dual=dual, reference_length=reference, clip_rate=None
+    )
+    assert isinstance(objective, LogBand)
+    batch = random_batch(seed)
+    assert float(objective(*batch.arguments()).loss) == pytest.approx(-by_definition(objective, batch), rel=1e-9)
 
 
 @given(
     seed=seeds, low=st.floats(0.001, 0.9), high=st.floats(0.001, 2), option=st.sampled_from(plain_options),
-    case=st.sampled_from([("gspo", 1, 1, 0), ("luspo", 1, 1, 1), ("rloo", 0, 0, 0)]),
+    name=st.sampled_from(["gspo", "luspo", "rloo"]),
 )  # fmt: skip
-def test_members_equal_the_published_objectives(
-    seed: int, low: float, high: float, option: dict[str, Any], case: tuple[str, float, float, float]
-) -> None:
-    name, a, h, g = case
-    ours = member(a, h, g, c_low=-math.log1p(-low), c_high=math.log1p(high), **option)
-    assert_same(ours, fspo.objectives.get(name, clip_low=low, clip_high=high, **option), random_batch(seed))
-
-
-@given(seed=seeds, c=st.floats(0.001, 2), dual=st.sampled_from([None, 2.0]))
-def test_halves_are_a_fixed_range_on_exp_of_s_over_root_l(seed: int, c: float, dual: float | None) -> None:
-    """The loss of responses of any lengths is that of responses of one token whose log-ratio is S / sqrt(L)."""
-    batch = random_batch(seed)
-    L = batch.mask.sum(-1).double()
-    x = torch.where(batch.mask, batch.logprobs - batch.old_logprobs, 0).sum(-1) / L.sqrt()
-    one = fspo.objectives.get("fspo", exponent=0, c_low=c, c_high=c, dual=dual)(
-        x.unsqueeze(-1), torch.zeros(len(x), 1).double(), batch.advantages, torch.ones(len(x), 1, dtype=torch.bool)
-    )
-    ours = member(0.5, 0.5, 0, c_low=c, c_high=c, dual=dual)(*batch.arguments())
-    assert float(ours.loss) == pytest.approx(float(one.loss), rel=1e-12, abs=1e-12)
-    assert torch.equal(ours.accepted, one.accepted)
+def test_published_ranges_are_members(seed: int, low: float, high: float, option: dict[str, Any], name: str) -> None:
+    """`clip_low` and `clip_high` are c in log space; the peers' own code is the test of these objectives."""
+    theirs = fspo.objectives.get(name, clip_low=low, clip_high=high, **option)
+    assert isinstance(theirs, SequenceClip)
+    ours = member(*theirs.exponents, c_low=-math.log1p(-low), c_high=math.log1p(high), **option)
+    assert_same(ours, theirs, random_batch(seed))
 
 
 @given(
-    seed=seeds, a=st.floats(0, 1), h=st.floats(0, 1), g=st.floats(-1, 1), c=st.floats(0.001, 2),
-    length=st.integers(1, 9),
+    seed=seeds, c_low=st.floats(0.001, 2), c_high=st.floats(0.001, 2), option=options,
+    drift=st.sampled_from(["zero", "kl", "bounded", -0.01]), dual=st.sampled_from([None, 2.0]),
+    name=st.sampled_from(["fspo", "fspo_root", "fspo_gate"]),
 )  # fmt: skip
-def test_at_the_unit_length_every_member_is_fspo(
-    seed: int, a: float, h: float, g: float, c: float, length: int
+def test_named_bands_are_members(
+    seed: int, c_low: float, c_high: float, drift: Any, option: dict[str, Any], dual: float | None, name: str
 ) -> None:
-    batch = random_batch(seed, positions=length)
-    batch.mask[:] = True
-    ours = member(a, h, g, c_low=c, c_high=c, dual=2.0, unit_length=length)
-    assert_same(ours, fspo.objectives.get("fspo", c_low=c, c_high=c), batch)
+    parameters = {"c_low": c_low, "c_high": c_high, "drift": drift, "dual": dual, "reference_length": "mean", **option}
+    theirs = fspo.objectives.get(name, **parameters, clip_rate=None)
+    assert isinstance(theirs, SequenceClip)
+    assert_same(member(*theirs.exponents, **parameters), theirs, random_batch(seed))
+
+
+@given(seed=seeds, c=st.floats(0.001, 2))
+def test_one_band_clips_the_same_responses_whatever_the_weight(seed: int, c: float) -> None:
+    batch = random_batch(seed)
+    names = ("fspo", "fspo_root", "fspo_gate")
+    first, *others = (
+        fspo.objectives.get(name, c_low=c, c_high=c, drift="kl", clip_rate=None)(*batch.arguments()).accepted
+        for name in names
+    )
+    assert all(torch.equal(first, other) for other in others)
+
+
+@given(seed=seeds, a=st.floats(0, 1))
+def test_on_policy_g_equal_a_is_the_true_gradient(seed: int, a: float) -> None:
+    """Whatever the ratio: every response has its own share, as under FSPO."""
+    batch = random_batch(seed)
+    gradients = []
+    for g in (a, 0.0):
+        x = batch.old_logprobs.clone().requires_grad_()
+        loss = member(g, 0.5, g)(x, *batch.arguments()[1:]).loss
+        gradients.append(torch.autograd.grad(loss, x)[0])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-10, atol=1e-12)
 
 
 def gradient_norms(objective: Objective, length: int, rows: int = 400) -> float:
@@ -107,8 +134,7 @@ def gradient_norms(objective: Objective, length: int, rows: int = 400) -> float:
     S = torch.from_numpy(rng.normal(-(SIGMA**2) / 2 * length, SIGMA * math.sqrt(length), rows)).requires_grad_()
     column, A = S.detach().unsqueeze(-1), torch.from_numpy(rng.choice([-1.0, 1.0], rows))
     L = torch.full((rows,), float(length)).double()
-    totals = Totals.of_moments(0.0, SIGMA)
-    batch = Batch(column, column, S, L, A, torch.ones(rows, 1, dtype=torch.bool), totals, 1)
+    batch = Batch(column, column, S, L, A, torch.ones(rows, 1, dtype=torch.bool), Totals(1, 1, 0.0), 1)
     value = objective.surrogate(batch).value
     (slope,) = torch.autograd.grad(value.sum(), S)
     accepted = slope != 0
@@ -121,10 +147,29 @@ def test_norm_of_a_response_gradient_does_not_depend_on_length(a: float, g: floa
     assert norms == pytest.approx([norms[0]] * len(norms), rel=0.03)
 
 
-@pytest.mark.parametrize(("a", "g", "power"), [(0.0, 0.0, 0.5), (1.0, 0.0, -0.5), (1.0, 1.0, 0.5)])
+@pytest.mark.parametrize(("a", "g", "power"), [(0.0, 0.0, 0.5), (1.0, 0.0, -0.5), (1.0, 1.0, 0.5), (0.5, 0.5, 0.5)])
 def test_norm_of_other_members_is_a_power_of_length(a: float, g: float, power: float) -> None:
     norms = [gradient_norms(member(a, 0.5, g, c_low=0.05, c_high=0.05), L) for L in (8, 64, 512)]
     assert norms == pytest.approx([norms[0] * (L / 8) ** power for L in (8, 64, 512)], rel=0.1)
+
+
+@given(seed=seeds, c=st.floats(0.01, 0.5))
+def test_the_weight_of_the_gate_stays_within_its_band(seed: int, c: float) -> None:
+    """Off-policy every accepted response has a weight within exp(± c) of its true gradient, at any length."""
+    rng = np.random.default_rng(seed)
+    L = np.exp(rng.uniform(0, math.log(1e5), 200)).round()
+    S = rng.normal(0, 2 * c * np.sqrt(L))
+    s = torch.from_numpy(S).requires_grad_()
+    A = torch.from_numpy(rng.choice([-1.0, 1.0], 200))
+    column, mask = s.detach().unsqueeze(-1), torch.ones(200, 1, dtype=torch.bool)
+    batch = Batch(column, column, s, torch.from_numpy(L), A, mask, Totals(1, 1, 0.0), 1)
+    gate = fspo.objectives.get(
+        "fspo_gate", c_low=c, c_high=c, clip_rate=None, drift="zero", reference_length=1, dual=1.0
+    )
+    surrogate = gate.surrogate(batch)
+    weight = (torch.autograd.grad(surrogate.value.sum(), s)[0] / A)[(surrogate.accepted > 0) & (-c * np.sqrt(L) < S)]
+    assert len(weight)
+    assert (weight.log().abs() <= c + 1e-9).all()
 
 
 @pytest.mark.parametrize("a", [0.0, 0.5, 1.0])
@@ -151,7 +196,8 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
     S, A = rng.normal(0, SIGMA * np.sqrt(L)), rng.choice([-1.0, 1.0], 200)
     said = []
     for name in fspo.objectives.names():
-        objective = fspo.objectives.get(name, **({"reference_length": 3.0} if name == "fspo" else {}))
+        scalable = "reference_length" in fspo.objectives.get_class(name).model_fields
+        objective = fspo.objectives.get(name, **({"reference_length": 3.0} if scalable else {}))
         weighting = objective.weighting(L)
         if weighting is None:
             continue
@@ -159,7 +205,7 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
         s = torch.from_numpy(S).requires_grad_()
         column = s.detach().unsqueeze(-1)
         mask = torch.ones(200, 1, dtype=torch.bool)
-        totals = Totals(200, float(L.sum()), float(S.sum()), float((S * S / L).sum()))
+        totals = Totals(200, float(L.sum()), float(S.sum()))
         batch = Batch(column, column, s, torch.from_numpy(L), torch.from_numpy(A), mask, totals, 1)
         surrogate = objective.surrogate(batch)
         if surrogate.slope is not None:  # gspo_token: per token
@@ -169,75 +215,4 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
         scale, gain = weighting
         expected = gain * scale * np.exp(scale * S) * A * (surrogate.accepted.numpy() > 0)
         assert slope == pytest.approx(expected, rel=1e-12), name
-    assert {"fspo", "fspo_adaptive", "gspo", "gspo_token", "luspo", "rloo", "length_family"} <= set(said)
-
-
-@given(
-    seed=seeds, c_low=st.floats(0.001, 2), c_high=st.floats(0.001, 2), drift=drifts, option=options,
-    dual=st.sampled_from([None, 2.0]), reference=st.floats(1, 4000),
-)  # fmt: skip
-def test_fspo_root_is_the_member_of_halves(
-    seed: int, c_low: float, c_high: float, drift: Any, option: dict[str, Any], dual: float | None, reference: float
-) -> None:
-    """With a reference length it is that member times a constant, and the band is FSPO's whatever it is."""
-    parameters = {"c_low": c_low, "c_high": c_high, "drift": drift, "dual": dual, **option}
-    batch = random_batch(seed)
-    root = fspo.objectives.get("fspo_root", **parameters)
-    assert_same(root, member(0.5, 0.5, 0, **parameters), batch)
-    if not option:
-        scaled = fspo.objectives.get("fspo_root", **parameters, reference_length=reference)
-        plain, divided = (float(each(*batch.arguments()).loss) for each in (root, scaled))
-        assert divided == pytest.approx(plain / math.sqrt(reference), rel=1e-12, abs=1e-15)
-        theirs = fspo.objectives.get("fspo", **parameters)(*batch.arguments())
-        assert torch.equal(scaled(*batch.arguments()).accepted, theirs.accepted)
-
-
-@given(seed=seeds, length=st.integers(1, 9), c=st.floats(0.001, 2))
-def test_fspo_root_has_the_size_of_fspo_at_the_reference_length(seed: int, length: int, c: float) -> None:
-    """One update on-policy: all responses of one length, the same gradient under `mean`."""
-    batch = random_batch(seed, positions=length)
-    batch.mask[:] = True
-    on_policy = Inputs(**(vars(batch) | {"logprobs": batch.old_logprobs.clone()}))
-    parameters = {"c_low": c, "c_high": c, "reference_length": "mean"}
-    gradients = []
-    for name in ("fspo", "fspo_root"):
-        x = on_policy.logprobs.clone().requires_grad_()
-        loss = fspo.objectives.get(name, **parameters)(x, *on_policy.arguments()[1:]).loss
-        gradients.append(torch.autograd.grad(loss, x)[0])
-    assert torch.allclose(gradients[0], gradients[1], rtol=1e-12)
-
-
-@given(seed=seeds)
-def test_the_adaptive_form_is_fspo_root_with_the_band_that_was_learnt(seed: int) -> None:
-    ours = fspo.objectives.get("fspo_root_adaptive", c_max=0.3, reference_length=7.0)
-    rng = np.random.default_rng(seed)
-    L = torch.from_numpy(rng.integers(4, 4000, 256)).double()
-    for _ in range(5):
-        ours.observe(torch.from_numpy(rng.normal(0, 0.1, 256)) * L.sqrt(), L, staleness=2)
-    batch = random_batch(seed)
-    adaptive = ours(*batch.arguments(), staleness=2)
-    fixed = ours.recorded(adaptive.metrics)
-    assert fixed.name == "fspo_root"
-    assert_equal(
-        lambda x: ours(x, *batch.arguments()[1:], staleness=2).loss,
-        lambda x: fixed(x, *batch.arguments()[1:]).loss, batch, "adaptive",
-    )  # fmt: skip
-    assert torch.equal(adaptive.accepted, fixed(*batch.arguments()).accepted)
-    again = fspo.objectives.get("fspo_root_adaptive", c_max=0.3, reference_length=7.0)
-    again.load_state_dict(json.loads(json.dumps(ours.state_dict())))
-    assert float(again(*batch.arguments(), staleness=2).loss) == float(adaptive.loss)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"ratio_exponent": 1.5}, "LengthFamily.ratio_exponent = 1.5: Input should be less than or equal to 1"),
-        ({"unit_length": 0}, "LengthFamily.unit_length = 0"),
-        ({"drift": "bounded", "band_exponent": 1.0}, "a bounded drift is bounded by the c of c sqrt"),
-        ({"exponent": 0.5}, "LengthFamily has no parameter 'exponent'"),
-    ],
-)
-def test_bad_parameters_are_one_clear_sentence(parameters: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as error:
-        fspo.objectives.get("length_family", **parameters)
-    assert "\n" not in str(error.value)
+    assert {"fspo", "fspo_gate", "fspo_root", "gspo", "gspo_token", "luspo", "rloo", "length_family"} <= set(said)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fspo
-from fspo.objectives import Objective, Totals
+from fspo.objectives import LogBand, Objective, Totals
 from helpers.batches import random_batch
 
 
@@ -23,7 +23,7 @@ def test_fspo_by_hand() -> None:
     """mu = -0.01, c = 0.03, L = 4: the band is -0.04 ± 0.06."""
     S, A = [-0.2, -0.09, 0.01, 0.2], torch.tensor([-1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
     logprobs, old, mask = responses(*S)
-    out = fspo.objectives.FSPO(c_low=0.03, c_high=0.03, drift=-0.01)(logprobs, old, A, mask)
+    out = fspo.objectives.FSPO(c_low=0.03, c_high=0.03, drift=-0.01, reference_length=1)(logprobs, old, A, mask)
     expected = [-math.exp(-0.1), math.exp(-0.09), 2 * math.exp(0.01), 3 * math.exp(0.02)]
     assert float(out.loss) == pytest.approx(-sum(expected) / 4, rel=1e-12)
     assert out.accepted.tolist() == [0, 1, 1, 0]
@@ -48,20 +48,15 @@ def test_answers_without_advantage_are_in_no_clip_rate() -> None:
     assert by_token.metrics["clip_rate"] == 0.5
 
 
-def test_fspo_drift_and_calibration_come_from_the_whole_batch() -> None:
+def test_fspo_drift_comes_from_the_whole_batch() -> None:
     logprobs, old, mask = responses(-0.4, 0.1, 0.2)
     advantages = torch.ones(3, dtype=torch.float64)
     kl = fspo.objectives.get("fspo", drift="kl")(logprobs, old, advantages, mask)
     assert kl.metrics["drift"] == pytest.approx(-0.1 / 12)
-    k3 = fspo.objectives.get("fspo", drift="k3")(logprobs, old, advantages, mask)
-    assert k3.metrics["drift"] == pytest.approx(-sum(4 * (math.expm1(s / 4) - s / 4) for s in (-0.4, 0.1, 0.2)) / 12)
-    rated = fspo.objectives.get("fspo", clip_rate=0.1, drift="zero")(logprobs, old, advantages, mask)
-    sigma = math.sqrt((0.4**2 + 0.1**2 + 0.2**2) / 4 / 3)
-    assert rated.metrics["c_low"] == rated.metrics["c_high"] == pytest.approx(1.6448536 * sigma)
-    whole = Totals(6, 24, -0.6, 0.5, 0.3)
+    whole = Totals(6, 24, -0.6)
     given = fspo.objectives.get("fspo", drift="kl")(logprobs, old, advantages, mask, totals=whole)
     assert given.metrics["drift"] == pytest.approx(-0.025)
-    assert float(given.loss) == pytest.approx(-_pessimistic(-0.025) / 6, rel=1e-9)
+    assert float(given.loss) == pytest.approx(-_pessimistic(-0.025) / 6 / 4, rel=1e-9)
 
 
 def _pessimistic(mu: float) -> float:
@@ -71,46 +66,38 @@ def _pessimistic(mu: float) -> float:
 def test_dual_clip_and_exponent() -> None:
     logprobs, old, mask = responses(2.0, length=16)
     A = torch.tensor([-1.0], dtype=torch.float64)
-    plain = fspo.objectives.get("fspo", dual=None)(logprobs, old, A, mask)
-    dual = fspo.objectives.get("fspo")(logprobs, old, A, mask)  # on by default: twice c_high = 0.05
-    wide = fspo.objectives.get("fspo", exponent=0.75)(logprobs, old, A, mask)
-    rated = fspo.objectives.get("fspo", clip_rate=0.5, dual=3.0)(logprobs, old, A, mask)
+    one = {"reference_length": 1}
+    plain = fspo.objectives.get("fspo", dual=None, **one)(logprobs, old, A, mask)
+    dual = fspo.objectives.get("fspo", **one)(logprobs, old, A, mask)  # on by default: twice c_high = 0.05
+    wide = fspo.objectives.get("fspo", exponent=0.75, **one)(logprobs, old, A, mask)
     assert float(plain.loss) == pytest.approx(math.exp(2))
     assert float(dual.loss) == pytest.approx(math.exp(0.1 * 4))
     assert float(wide.loss) == pytest.approx(math.exp(0.1 * 8))
-    assert math.log(float(rated.loss)) == pytest.approx(min(2, 3 * rated.metrics["c_high"] * 4))
     assert (plain.accepted.item(), dual.accepted.item()) == (1, 0)
 
 
 def test_exponent_zero_is_the_fixed_range() -> None:
     logprobs, old, mask = responses(-0.5, -0.1, 0.1, 0.5, length=9)
     A = torch.tensor([-1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    ours = fspo.objectives.get("fspo", drift="zero", exponent=0, c_low=0.2, c_high=0.2)(logprobs, old, A, mask)
+    ours = fspo.objectives.get("fspo", exponent=0, c_low=0.2, c_high=0.2, reference_length=1)(logprobs, old, A, mask)
     fixed = fspo.objectives.get("rloo", clip_low=1 - math.exp(-0.2), clip_high=math.expm1(0.2))(logprobs, old, A, mask)
     assert float(ours.loss) == pytest.approx(float(fixed.loss), rel=1e-12)
     assert ours.accepted.tolist() == fixed.accepted.tolist() == [0, 1, 1, 0]
 
 
-def test_studentized_by_hand() -> None:
-    """One surprising token widens the band of its own response, and of no other."""
-    l = torch.tensor([[0.5, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-    objective = fspo.objectives.get("fspo_studentized", drift="zero", c_low=1.5, c_high=1.5)
-    out = objective(l, torch.zeros_like(l), torch.ones(2, dtype=torch.float64), torch.ones_like(l, dtype=torch.bool))
-    assert out.accepted.tolist() == [1, 0]  # 0.5 <= 1.5 * 0.5, but 1.0 > 1.5 * 0.5
-    assert float(out.loss) == pytest.approx(-(math.exp(0.5) + math.exp(0.75)) / 2)
-
-
-SUMS = ("fspo", "fspo_adaptive", "fspo_studentized")
+SUMS = ("fspo", "fspo_adaptive", "fspo_gate", "fspo_root", "length_family")
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_reference_length_is_a_constant_scale(name: str) -> None:
-    batch = random_batch(2)
-    one = fspo.objectives.get(name)(*batch.arguments()).loss
+    batch, objective = random_batch(2), fspo.objectives.get(name)
+    assert isinstance(objective, LogBand)
+    a, _, g = objective.exponents
+    one = fspo.objectives.get(name, reference_length=1)(*batch.arguments()).loss
     scaled = fspo.objectives.get(name, reference_length=50.0)(*batch.arguments()).loss
-    assert float(scaled) == pytest.approx(float(one) / 50)
-    by_mean = fspo.objectives.get(name, reference_length="mean")(*batch.arguments()).loss
-    assert float(by_mean) == pytest.approx(float(one) / float(batch.mask.sum(-1).double().mean()))
+    assert float(scaled) == pytest.approx(float(one) / 50 ** (1 + g - a))
+    mean = float(batch.mask.sum(-1).double().mean())
+    assert float(objective(*batch.arguments()).loss) == pytest.approx(float(one) / mean ** (1 + g - a))
 
 
 def gradient(objective: Objective, length: int) -> float:
@@ -126,18 +113,18 @@ def gradient(objective: Objective, length: int) -> float:
 
 @pytest.mark.parametrize("name", SUMS)
 def test_the_gradient_has_the_size_of_grpos(name: str) -> None:
-    """In a trainer, so that a learning rate and a limit on the norm carry over."""
+    """So that a learning rate and a limit on the norm carry over."""
     for length in (3, 300):
-        assert gradient(fspo.objectives.for_trainer(name), length) == pytest.approx(
+        assert gradient(fspo.objectives.get(name), length) == pytest.approx(
             gradient(fspo.objectives.get("grpo"), length)
         )
 
 
-def test_a_trainer_keeps_a_given_length() -> None:
+def test_a_given_reference_length_is_kept() -> None:
     halved = "helpers.custom_objective:Halved"
-    assert fspo.objectives.for_trainer(halved).reference_length == 2  # type: ignore[attr-defined]
-    assert fspo.objectives.for_trainer("fspo", reference_length=3).reference_length == 3  # type: ignore[attr-defined]
-    assert "reference_length" not in fspo.objectives.for_trainer("gspo").model_dump()
+    assert fspo.objectives.get(halved).reference_length == 2  # type: ignore[attr-defined]
+    assert fspo.objectives.get("fspo", reference_length=3).reference_length == 3  # type: ignore[attr-defined]
+    assert "reference_length" not in fspo.objectives.get("gspo").model_dump()
 
 
 @pytest.mark.parametrize("name", fspo.objectives.names())
@@ -161,6 +148,44 @@ def test_on_policy_every_objective_gives_the_plain_policy_gradient(name: str) ->
     assert logprobs.grad is not None
     per_row = logprobs.grad.sum(-1) / batch.mask.sum(-1)
     assert torch.equal(torch.sign(per_row), -torch.sign(batch.advantages))
+
+
+@pytest.mark.parametrize("name", fspo.objectives.names())
+def test_a_response_without_a_trained_token_counts_and_has_no_gradient(name: str) -> None:
+    """As a truncated answer that is masked out: the others are weighted as if its advantage were 0."""
+    batch = random_batch(7)
+    masked_out = batch.mask.clone()
+    masked_out[1] = False
+    advantages = batch.advantages.clone()
+    advantages[1] = math.nan
+    logprobs = batch.logprobs.clone().requires_grad_()
+    objective = fspo.objectives.get(name, kl={"coef": 0.1})
+    out = objective(logprobs, batch.old_logprobs, advantages, masked_out, ref_logprobs=batch.ref_logprobs)
+    out.loss.backward()
+    assert torch.isfinite(out.loss)
+    assert logprobs.grad is not None
+    assert not logprobs.grad[1].any()
+    assert torch.isfinite(logprobs.grad).all()
+    assert out.metrics["empty"] == 1
+    assert out.lengths[1] == 0
+    kept = [i for i in range(len(advantages)) if i != 1]
+    rest = [x[kept] for x in (batch.logprobs, batch.old_logprobs, advantages, batch.mask)]
+    totals = Totals(len(advantages), float(masked_out.sum()), float(out.log_ratio.sum()))
+    alone = objective(*rest, ref_logprobs=batch.ref_logprobs[kept], totals=totals)
+    torch.testing.assert_close(out.loss.detach(), alone.loss)
+    assert out.metrics["sigma"] == pytest.approx(alone.metrics["sigma"])
+
+
+def test_a_batch_without_any_trained_token_has_loss_zero() -> None:
+    logprobs = torch.zeros(2, 3, requires_grad=True)
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    for name in ("fspo", "grpo"):
+        out = fspo.objectives.get(name)(logprobs, torch.zeros(2, 3), torch.ones(2), mask)
+        assert float(out.loss) == 0
+        assert out.metrics == {"empty": 2.0} | {
+            k: v for k, v in out.metrics.items() if k in ("drift", "c_low", "c_high")
+        }
+    assert Totals.of(logprobs, logprobs, mask).tokens == 0
 
 
 def test_soft_objectives_report_the_share_that_survives() -> None:
@@ -193,6 +218,29 @@ def test_sqrt_rule_of_the_sampler_weight_cuts_no_length_more() -> None:
         outside[L] = float(rule.weights(d, torch.zeros_like(d), torch.ones_like(d, dtype=torch.bool))[1].float().mean())
     assert outside[16] == pytest.approx(0.134, abs=0.02)
     assert outside[1024] == pytest.approx(outside[16], abs=0.02)
+
+
+def test_inside_the_sqrt_band_every_length_keeps_its_weight() -> None:
+    """exp(D) loses the long responses, whose D spreads; weight 1 keeps the same share of each length."""
+    g = torch.Generator().manual_seed(0)
+    kept = {}
+    for L in (128, 8192):
+        D = 0.02 * L**0.5 * torch.randn(20_000, 1, generator=g) - 0.0002 * L
+        lengths = torch.ones(20_000, L, dtype=torch.bool)
+        d = torch.cat([D, torch.zeros(20_000, 1).expand(-1, L - 1)], 1)
+        rule = fspo.objectives.Mismatch(c=0.05, drift=-0.0002)
+        weights, _ = rule.weights(d, torch.zeros_like(d), lengths)
+        assert set(weights.unique().tolist()) == {0.0, 1.0}
+        kept[L] = float(weights.mean())
+    assert kept[8192] == pytest.approx(kept[128], abs=0.005)
+
+
+def test_geometric_mask_is_on_the_mean_with_weight_one() -> None:
+    d = torch.tensor([[0.3, 0.3], [0.3, -0.2], [-0.5, -0.1]])
+    zeros, mask = torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    weights, outside = fspo.objectives.Mismatch(level="geometric", low=0.8, high=1.25).weights(d, zeros, mask)
+    assert weights.tolist() == [0, 1, 0]
+    assert outside.tolist() == [True, False, True]
 
 
 def test_mismatch_drops_or_truncates() -> None:
@@ -230,9 +278,12 @@ def put(value: float) -> Any:
         (broken("logprobs", lambda t: t.long()), "logprobs must be a floating-point tensor, not torch.int64"),
         (broken("logprobs", lambda t: t.tolist()), "logprobs must be a floating-point tensor, not list"),
         (broken("old_logprobs", lambda t: t[:, :2]), r"old_logprobs must have the shape of logprobs, \(3, 5\)"),
-        (broken("advantages", lambda t: t.unsqueeze(-1)), r"advantages must have the shape \(3,\), not \(3, 1\)"),
+        (
+            broken("advantages", lambda t: t.unsqueeze(-1)),
+            r"shape \(3,\), not \(3, 1\); advantages.squeeze\(-1\) makes it",
+        ),
         (broken("mask", lambda t: t.float()), "mask must be a bool tensor, not torch.float32"),
-        (broken("mask", put(False)), "mask has no trained token in row 1"),
+        (broken("mask", lambda t: t.long()), "mask must be a bool tensor, not torch.int64; mask.bool.. makes one"),
         (broken("logprobs", put(float("nan"))), "log-probs of row 1 hold NaN or inf inside the mask"),
         (broken("old_logprobs", put(float("-inf"))), "log-probs of row 1 hold NaN or inf inside the mask"),
         (broken("advantages", put(float("nan"))), "advantages of row 1 hold NaN or inf"),
@@ -249,20 +300,23 @@ def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], sentence: st
     ("name", "parameters", "sentence"),
     [
         ("gspoo", {}, "there is no objective 'gspoo'; did you mean 'gspo'?"),
-        ("xyzzy", {}, "there is no objective 'xyzzy'; known: bnpo, cispo"),
+        ("xyzzy", {}, "there is no objective 'xyzzy'; known: cispo"),
         ("fspo", {"c_low": -0.1}, "FSPO.c_low = -0.1: Input should be greater than or equal to 0"),
         ("fspo", {"c_hihg": 0.1}, "FSPO has no parameter 'c_hihg'; did you mean 'c_high'?"),
-        ("fspo", {"clip_rate": 0.1, "c_low": 0.1}, "give either clip_rate or c_low and c_high"),
-        ("fspo", {"clip_rate": 0.1, "exponent": 0.6}, "clip_rate calibrates a band of width sqrt"),
         ("fspo", {"drift": "mean"}, "FSPO.drift = 'mean'"),
-        ("fspo", {"drift": "bounded", "clip_rate": 0.1}, "a bounded drift is bounded by the c of c sqrt"),
         ("fspo", {"drift": "bounded", "exponent": 0.6}, "a bounded drift is bounded by the c of c sqrt"),
-        ("fspo_studentized", {"drift": "bounded"}, "FSPOStudentized.drift = 'bounded': Input should be 'zero', 'kl'"),
+        (
+            "length_family",
+            {"ratio_exponent": 1.5},
+            "LengthFamily.ratio_exponent = 1.5: Input should be less than or eq",
+        ),
+        ("length_family", {"exponent": 0.5}, "LengthFamily has no parameter 'exponent'"),
         ("fspo", {"c_low": float("nan")}, "FSPO.c_low = nan"),
         ("grpo", {"kl": {"kind": "k3"}}, "needs the parameter 'coef'"),
         ("cispo", {"ratio_low": 6.0}, "ratio_low = 6.0 must be below ratio_high"),
         ("grpo", {"mismatch": {"level": "token", "c": 0.1}}, "the sqrt.L. rule is about whole sequences"),
         ("grpo", {"mismatch": {"low": 4.0}}, "low = 4.0 must be below high = 3.0"),
+        ("grpo", {"mismatch": {"mode": "truncate", "c": 0.1}}, "drops responses and has no weight to truncate"),
     ],
 )
 def test_bad_parameters_are_one_clear_sentence(name: str, parameters: dict[str, Any], sentence: str) -> None:
@@ -279,8 +333,6 @@ def test_options_say_what_they_need() -> None:
         fspo.objectives.get("fspo", entropy_coef=0.1)(*batch.arguments(), entropy=batch.entropy[:, :1])
     with pytest.raises(ValueError, match="these totals hold counts only"):
         fspo.objectives.get("fspo", drift="kl")(*batch.arguments(), totals=Totals(4, 20))
-    with pytest.raises(ValueError, match="these totals hold counts only"):
-        fspo.objectives.get("fspo", drift="k3")(*batch.arguments(), totals=Totals(40, 200))
     with pytest.raises(ValueError, match="keeps no state"):
         fspo.objectives.get("fspo").load_state_dict({"a": 1})
     fspo.objectives.get("fspo").load_state_dict(fspo.objectives.get("fspo").state_dict())
@@ -288,12 +340,13 @@ def test_options_say_what_they_need() -> None:
 
 def test_registry() -> None:
     wanted = (
-        "fspo fspo_adaptive fspo_root fspo_root_adaptive fspo_studentized length_family "
-        "ppo grpo dapo dr_grpo bnpo cispo sapo gspo gspo_token luspo gmpo vespo"
+        "fspo fspo_gate fspo_adaptive fspo_root length_family "
+        "ppo grpo dapo dr_grpo cispo sapo gspo gspo_token luspo gmpo vespo"
     )
     assert set(f"{wanted} rloo reinforce".split()) == set(fspo.objectives.names())
     for name in fspo.objectives.names():
         objective = fspo.objectives.get(name)
         assert type(objective).model_validate(objective.model_dump()) == objective
         assert objective.summary
+        assert objective.label
         assert all(f.description for f in type(objective).model_fields.values()), name

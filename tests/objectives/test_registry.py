@@ -12,10 +12,9 @@ import torch
 
 import fspo
 from fspo.config import TrainConfig
-from fspo.objectives import Objective, Surrogate
+from fspo.objectives import OBJECTIVES, Objective, Surrogate
 from fspo.objectives.batch import Batch
 from fspo.objectives.objective import Aggregation
-from fspo.objectives.registry import OBJECTIVES
 from helpers.plugins import printed, write_package
 
 MODULE = """

@@ -12,8 +12,7 @@ import yaml
 
 import fspo
 from fspo import objectives, ratios, runs
-from fspo.objectives import RLOO, Band, Objective, Responses, Totals
-from fspo.objectives.registry import OBJECTIVES
+from fspo.objectives import OBJECTIVES, RLOO, Band, Objective, Responses, Totals
 from fspo.report import explore
 from fspo.report.panels.bands import (
     DrawnBand,
@@ -233,5 +232,5 @@ def test_objectives_with_a_range_on_tokens_have_no_band_of_s(tmp_path: Path) -> 
         run = configure(folder, {"name": name})
         objective: Objective = objectives.get(name)
         drawable = not (objective.clips_tokens or objective.needs_tokens)
-        has_band = objective.band(np.ones(1), Totals.of_moments(-1e-4, 0.02)) is not None
+        has_band = objective.band(np.ones(1), Totals(1, 1, -1e-4)) is not None
         assert (own_rule(run) is not None) == (drawable and has_band), name

@@ -20,7 +20,7 @@ import torch
 from fspo import objectives, plugins, runs, runtime
 from fspo.config import read
 from fspo.model.loading import load
-from fspo.objectives.registry import OBJECTIVES
+from fspo.objectives import OBJECTIVES
 from fspo.rollout.generate import generate
 from fspo.training import processes
 from fspo.training.loop import train

@@ -60,7 +60,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path, commit: str) -> Row:
         train(started, folder, handle_signals=False)
     except FloatingPointError as stop:
         error = str(stop).split(":")[0]  # what follows is advice that names the folder
-    objective = objectives.for_trainer(**config.objective).model_dump(mode="json")
+    objective = objectives.get(**config.objective).model_dump(mode="json")
     measured = outcome(folder, failed=bool(error))
     optimum = tasks.get(config.eval_task).optimum()
     return {

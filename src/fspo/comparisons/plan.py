@@ -200,7 +200,7 @@ def _cell(place: Place, trial: _Trial, number: int, phase: Phase) -> Cell:
     start = number % len(trial.warm) if trial.warm else 0
     config = trial.config | {"seed": seed, "eval": trial.config["eval"] | {"split": split}}
     # The defaults of the objective are part of the key: a run with another default is another run.
-    objective = objectives.for_trainer(**config["objective"]).model_dump(mode="json")
+    objective = objectives.get(**config["objective"]).model_dump(mode="json")
     key = _digest([config, objective, phase, *([start] if start else [])])
     warm = trial.warm[start] if trial.warm else None
     return Cell(*place, trial.index, trial.x, seed, phase, config, warm, start, key)

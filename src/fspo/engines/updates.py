@@ -96,10 +96,8 @@ class UpdateTracker:
         """
         known = self._known.get(self.update, self._known.get(self.update - 1))
         if known is None:
-            return Totals(sequences, tokens, 0.0, math.inf, 0.0)
-        mu = known.drift
-        square = sequences * known.scale(mu) ** 2 + mu * mu * tokens
-        return Totals(sequences, tokens, mu * tokens, square, -known.drift_low_variance * tokens)
+            return Totals(sequences, tokens, 0.0)
+        return Totals(sequences, tokens, known.drift * tokens)
 
     def close(self, **extra: Any) -> dict[str, Any]:
         """End the update on every rank at once: learn from its rows, record them, and return its metrics.
@@ -135,11 +133,11 @@ class UpdateTracker:
         """Update the estimates and the objective's state from the rows of an update; returns its metrics."""
         names = ("log_ratio", "length", "accepted", "advantage")
         S, L, accepted, A = (np.array(columns[name], dtype=np.float64) for name in names)
-        sums = Totals(len(S), math.fsum(L), math.fsum(S), math.fsum(S * S / L), math.fsum(columns["kl"]))
+        sums = Totals(len(S), math.fsum(L), math.fsum(S))
         reported = columns["metrics"]  # by the objective, for the micro-batch of each row
         metrics: dict[str, Any] = {key: _mean([row[key] for row in reported]) for key in reported[0]}
         metrics.pop("clip_rate", None)
-        metrics |= update_statistics(S, L, accepted, A) | {"kl": -sums.drift_low_variance}
+        metrics |= update_statistics(S, L, accepted, A) | {"kl": math.fsum(columns["kl"]) / sums.tokens}
         off_policy = metrics.pop("off_policy")
         metrics["on_policy"] = not off_policy
         with_gradient = ratios.has_gradient(A)

@@ -47,23 +47,14 @@ class Rule(Protocol):
 
 
 class Sums(NamedTuple):
-    """Expected sums over the responses of an update, as an objective takes its drift and scale from a batch."""
+    """Expected sums over the responses of an update, as an objective takes its drift from a batch."""
 
     tokens: float
     log_ratio: float
-    log_ratio_square: float
 
     @property
     def drift(self) -> float:
         return self.log_ratio / self.tokens
-
-    @property
-    def drift_low_variance(self) -> float:
-        """The mean of exp(l) - 1 - l is minus the mean of l where exp(l) has mean 1."""
-        return self.drift
-
-    def scale(self, mu: float) -> float:
-        return math.sqrt(max(self.log_ratio_square - 2 * mu * self.log_ratio + mu * mu * self.tokens, 0.0))
 
 
 @dataclass(frozen=True)
@@ -224,8 +215,8 @@ def _slopes(
 ) -> tuple[Floats, Floats, Floats]:
     """E[f'(S + noise)] and E[f'(S + noise)^2] of each response, and the probability that its gradient is removed."""
     L = problem.lengths
-    means = [float(problem.weights @ problem.expected(found, x)) for x in (S, (S * S + v) / L[found.kind])]
-    band, weighting = rule.band(L, Sums(float(problem.weights @ L), *means)), rule.weighting(L)
+    mean = float(problem.weights @ problem.expected(found, S))
+    band, weighting = rule.band(L, Sums(float(problem.weights @ L), mean)), rule.weighting(L)
     if band is None or weighting is None:
         raise ValueError(
             f"{_name(rule)} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"

@@ -8,38 +8,32 @@
 >>> out.loss.backward()
 >>> out.accepted  # S = 0.3 lies above 0.05 sqrt(3): no gradient where A > 0, and the dual clip acts where A < 0
 tensor([0., 0.])
+
+`get` is the one constructor, in own loops as in every trainer: an objective that sums over tokens divides by the mean
+length of the batch, so that its gradient has the size of a mean over tokens and learning rates carry over. Names are
+those of this package, those that other packages bring by entry point, and `module:Class`.
 """
 
 from __future__ import annotations
 
-from fspo.objectives.batch import Totals
+from typing import Any
+
+from fspo.objectives.batch import Batch, Totals, masked
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted, gaussian_rate
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
-from fspo.objectives.registry import (
-    LENGTH_LAWS,
-    for_trainer,
-    get,
-    get_class,
-    is_foreign,
-    known,
-    names,
-    register,
-    summaries,
-)
+from fspo.objectives.primitives import pessimistic
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
+from fspo.objectives.sequence.fspo_gate import FSPOGate
 from fspo.objectives.sequence.fspo_root import FSPORoot
-from fspo.objectives.sequence.fspo_root_adaptive import FSPORootAdaptive
-from fspo.objectives.sequence.fspo_studentized import FSPOStudentized
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
-from fspo.objectives.sequence.length_family import LengthFamily
+from fspo.objectives.sequence.length_family import Exponents, HalfWidths, LengthFamily, LogBand, SequenceClip
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
 from fspo.objectives.sequence.vespo import VESPO
-from fspo.objectives.token.bnpo import BNPO
 from fspo.objectives.token.cispo import CISPO
 from fspo.objectives.token.dapo import DAPO
 from fspo.objectives.token.dr_grpo import DrGRPO
@@ -47,47 +41,65 @@ from fspo.objectives.token.gmpo import GMPO
 from fspo.objectives.token.grpo import GRPO
 from fspo.objectives.token.ppo import PPO
 from fspo.objectives.token.sapo import SAPO
+from fspo.objectives.token.token_clip import TokenClip
+from fspo.plugins import Registry
 
 __all__ = [
-    "BNPO",
-    "CISPO",
-    "DAPO",
-    "FSPO",
-    "GMPO",
-    "GRPO",
-    "GSPO",
-    "LENGTH_LAWS",
-    "LUSPO",
-    "PPO",
-    "REINFORCE",
-    "RLOO",
-    "SAPO",
-    "VESPO",
-    "AtRate",
-    "Band",
-    "DrGRPO",
-    "FSPOAdaptive",
-    "FSPORoot",
-    "FSPORootAdaptive",
-    "FSPOStudentized",
-    "GSPOToken",
-    "KLPenalty",
-    "LengthFamily",
-    "Mismatch",
-    "Objective",
-    "Output",
-    "Responses",
-    "Surrogate",
-    "Totals",
-    "Weighting",
-    "accepted",
-    "for_trainer",
-    "gaussian_rate",
-    "get",
-    "get_class",
-    "is_foreign",
-    "known",
-    "names",
-    "register",
-    "summaries",
+    "CISPO", "DAPO", "FSPO", "GMPO", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE", "RLOO", "SAPO",
+    "VESPO", "AtRate", "Band", "Batch", "DrGRPO", "Exponents", "FSPOAdaptive", "FSPOGate", "FSPORoot", "GSPOToken",
+    "HalfWidths", "KLPenalty", "LengthFamily", "LogBand", "Mismatch", "Objective", "Output", "Responses",
+    "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "gaussian_rate", "get", "get_class",
+    "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
+
+OBJECTIVES: Registry[Objective] = Registry(
+    "objective",
+    "fspo.objectives",
+    Objective,
+    [
+        FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily,
+        PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
+        GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
+    ],
+    attributes=("name", "summary", "aggregation"),
+)  # fmt: skip
+
+ALIASES = {"bnpo": "ppo"}
+
+LENGTH_LAWS = ("fspo", "gspo", "rloo")
+"""The objectives that clip whole responses by a width of their own in L: sqrt(L), L and constant."""
+
+
+def register(objective: type[Objective]) -> type[Objective]:
+    """Make an objective known under its name, for this process; usable as a class decorator."""
+    return OBJECTIVES.register(objective)
+
+
+def names() -> list[str]:
+    """The names of all objectives."""
+    return OBJECTIVES.names()
+
+
+def get_class(name: str) -> type[Objective]:
+    """The class of an objective; `module:Class` is imported."""
+    return OBJECTIVES.get(ALIASES.get(name, name) if isinstance(name, str) else name)
+
+
+def get(name: str, **parameters: Any) -> Objective:
+    """The objective of this name, with its own defaults where a parameter is not given."""
+    return get_class(name)(**parameters)
+
+
+def known(name: str) -> bool:
+    """Whether the name gives an objective without importing a module that only the name points to."""
+    return name in ALIASES or OBJECTIVES.known(name)
+
+
+def is_foreign(objective: Objective) -> bool:
+    """Whether its class is not of this package: an error in it must not stop what is shown about the others."""
+    return type(objective).__module__.partition(".")[0] != "fspo"
+
+
+def summaries() -> dict[str, str]:
+    """One line per objective, for listings."""
+    return OBJECTIVES.summaries()

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
-from fspo.objectives.primitives import low_variance_kl
 from fspo.tensors import torch
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the whole batch that a loss divides by, or takes its drift and scale from.
+    """Sums over the whole batch that a loss divides by, or takes its drift from.
 
     All of them are plain sums: totals of micro-batches, accumulation steps or ranks are added (`a + b`, or an
     all-reduce of `vector()`), and every part of the batch is then given the same totals.
@@ -36,21 +35,13 @@ class Totals:
     sequences: float
     tokens: float
     log_ratio: float = math.nan  # sum of S
-    log_ratio_square: float = math.nan  # sum of S^2 / L
-    low_variance_kl: float = math.nan  # sum over tokens of exp(l) - 1 - l
 
     @classmethod
     def of(cls, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Totals:
         """The totals of a batch of log-probs."""
         with torch.no_grad():
             zeros = torch.zeros(len(mask), device=mask.device)
-            batch = Batch.check(logprobs, old_logprobs, zeros, mask)
-            return batch.totals.with_low_variance_kl(float(low_variance_kl(batch.token_log_ratio).sum()))
-
-    @classmethod
-    def of_moments(cls, mu: float, sigma: float) -> Totals:
-        """Totals of one token whose drift is mu and whose scale is sigma."""
-        return cls(1.0, 1.0, mu, sigma * sigma + mu * mu, -mu)
+            return replace(Batch.check(logprobs, old_logprobs, zeros, mask).totals, tokens=float(mask.sum()))
 
     @classmethod
     def from_vector(cls, values: Iterable[float]) -> Totals:
@@ -63,37 +54,24 @@ class Totals:
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def with_low_variance_kl(self, value: float) -> Totals:
-        return replace(self, low_variance_kl=value)
-
     @property
     def drift(self) -> float:
         """mu = mean of l over all tokens (k1)."""
-        return _known(self.log_ratio) / self.tokens
-
-    @property
-    def drift_low_variance(self) -> float:
-        """mu = -mean of exp(l) - 1 - l over all tokens (k3): less noise, never positive."""
-        return -_known(self.low_variance_kl) / self.tokens
-
-    def scale(self, mu: float) -> float:
-        """sigma: the root mean square of (S - mu L) / sqrt(L)."""
-        square = _known(self.log_ratio_square) - 2 * mu * self.log_ratio + mu * mu * self.tokens
-        return math.sqrt(max(square, 0.0) / self.sequences)
-
-
-def _known(value: float) -> float:
-    if math.isnan(value):
-        raise ValueError(
-            "these totals hold counts only, and a drift or a band taken from the data needs the sums of the "
-            "log-ratios too: make them with Totals.of(logprobs, old_logprobs, mask) and add the parts"
-        )
-    return value
+        if math.isnan(self.log_ratio):
+            raise ValueError(
+                "these totals hold counts only, and a drift taken from the data needs the sum of the log-ratios too: "
+                "make them with Totals.of(logprobs, old_logprobs, mask) and add the parts"
+            )
+        return self.log_ratio / self.tokens
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Checked inputs. Masked-out positions hold 0, whatever stood there."""
+    """Checked inputs. Masked-out positions hold 0, whatever stood there.
+
+    A response without a trained token, as a truncated one that is masked out, counts in the totals' sequences and has
+    no gradient: its S and advantage are 0, and its length here is 1 so that nothing is divided by 0.
+    """
 
     logprobs: Tensor  # (B, T) as given, half precision widened
     token_log_ratio: Tensor  # (B, T) l, 0 where masked out, differentiable
@@ -103,6 +81,7 @@ class Batch:
     mask: Tensor  # (B, T) bool
     totals: Totals
     staleness: int
+    empty: Tensor | None = None  # (B,) bool: responses without a trained token, if there are any
 
     @classmethod
     def check(
@@ -123,12 +102,16 @@ class Batch:
         row_advantages = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1)
         # One transfer to the host, where sums are in float64 and a bad row can be named.
         s, n, a = torch.stack([S.detach(), lengths, row_advantages]).cpu().double()
-        _check_rows(n > 0, "mask has no trained token in row {row}: leave such responses out of the batch")
+        empty = None
+        if (n == 0).any():
+            empty, a = lengths == 0, torch.where(n == 0, 0.0, a)
+            advantages = advantages.masked_fill(empty if advantages.dim() == 1 else empty.unsqueeze(-1), 0.0)
+            lengths = lengths.clamp(min=1)
         _check_rows(torch.isfinite(s), "log-probs of row {row} hold NaN or inf inside the mask")
         _check_rows(torch.isfinite(a), "advantages of row {row} hold NaN or inf")
         if totals is None:
-            totals = Totals(len(s), *torch.stack([n.sum(), s.sum(), (s * s / n).sum()]).tolist())
-        return cls(logprobs, l, S, lengths, advantages, mask, totals, staleness)
+            totals = Totals(len(s), float(n.sum()) or 1.0, float(s.sum()))
+        return cls(logprobs, l, S, lengths, advantages, mask, totals, staleness, empty)
 
     @property
     def token_advantages(self) -> Tensor:
@@ -185,7 +168,8 @@ def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ma
         if value.shape != logprobs.shape:
             raise ValueError(f"{name} must have the shape of logprobs, {shape}, not {tuple(value.shape)}")
     if advantages.shape not in (logprobs.shape[:1], logprobs.shape):
-        raise ValueError(f"advantages must have the shape ({shape[0]},), not {tuple(advantages.shape)}")
+        fix = "; advantages.squeeze(-1) makes it" if advantages.shape == (shape[0], 1) else ""
+        raise ValueError(f"advantages must have the shape ({shape[0]},), not {tuple(advantages.shape)}{fix}")
 
 
 def _kind(value: object) -> str:

@@ -76,22 +76,7 @@ class Responses:
 
     @cached_property
     def totals(self) -> Totals:
-        S, L = self.log_ratio, self.lengths
-        k3 = math.nan
-        if self.tokens is not None:
-            l = np.minimum(self.tokens, 20.0)
-            k3 = float((np.expm1(l) - self.tokens).sum())
-        return Totals(len(S), float(L.sum()), float(S.sum()), float((S * S / L).sum()), k3)
-
-    @cached_property
-    def token_squares(self) -> Array | None:
-        """(N,) the sum of (l - mu)^2 over the tokens of each response."""
-        return None if self.tokens is None else self.squares_about(np.full(len(self.lengths), self.mu))
-
-    def squares_about(self, mu: Array) -> Array:
-        """(N,) the sum of (l - mu)^2 over the tokens of each response, whose tokens are known."""
-        assert self.tokens is not None
-        return np.add.reduceat((self.tokens - self.per_token(mu)) ** 2, self.starts)
+        return Totals(len(self.log_ratio), float(self.lengths.sum()), float(self.log_ratio.sum()))
 
     def per_token(self, values: Array) -> Array:
         return np.repeat(values, self.lengths.astype(np.intp))
@@ -120,7 +105,7 @@ def at_rate(objective: Objective, rows: Responses, clip_rate: float) -> AtRate:
     objective = objective.centred(rows.mu)
     if objective.scaled(1.0) is None:
         return AtRate(note="has no clip range to set")
-    band = objective.band(rows.lengths, rows.totals, token_squares=rows.token_squares)
+    band = objective.band(rows.lengths, rows.totals)
     if band is None:
         return _at_rate_softly(objective, rows, clip_rate)
     x = rows.tokens if objective.clips_tokens else rows.log_ratio
@@ -196,11 +181,11 @@ def accepted(objective: Objective, rows: Responses) -> Array:
     return _either_sign(lambda signed: _accepted(objective, signed), rows)
 
 
-def _either_sign(found: Callable[[Responses], Array], rows: Responses) -> Array:
+def _either_sign(survives: Callable[[Responses], Array], rows: Responses) -> Array:
     """What survives; where no sign is known, the less of what would survive with either."""
     if rows.sign.any():
-        return found(rows)
-    return np.minimum(*(found(replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)))
+        return survives(rows)
+    return np.minimum(*(survives(replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)))
 
 
 def _accepted(objective: Objective, rows: Responses) -> Array:
@@ -209,9 +194,6 @@ def _accepted(objective: Objective, rows: Responses) -> Array:
         return objective.survival(rows)(1.0)
     if objective.clips_tokens:
         return rows.token_mean(_inside(rows.tokens, rows.per_token(rows.sign), band, objective.cap(1.0)))
-    if objective.needs_tokens:
-        squares = rows.squares_about(band.centre / rows.lengths)
-        band = objective.band(rows.lengths, rows.totals, token_squares=squares) or band
     return _inside(rows.log_ratio, rows.sign, band, objective.cap(rows.lengths))
 
 
@@ -227,8 +209,8 @@ def surrogate_accepted(objective: Objective, rows: Responses) -> Array:
     S, L, sign = (torch.from_numpy(np.asarray(v, np.float64)) for v in (rows.log_ratio, rows.lengths, rows.sign))
     if not objective.needs_tokens or rows.tokens is None:
         column, mask = S.unsqueeze(-1), torch.ones(len(S), 1, dtype=torch.bool)
-        found = objective.surrogate(Batch(column, column, S, L, sign, mask, rows.totals, 0)).accepted
-        return np.asarray(found.double().numpy())
+        surrogate = objective.surrogate(Batch(column, column, S, L, sign, mask, rows.totals, 0))
+        return np.asarray(surrogate.accepted.double().numpy())
     l = torch.from_numpy(rows.tokens)
     result = np.empty(len(S))
     order = np.argsort(rows.lengths, kind="stable")
@@ -266,7 +248,7 @@ def gaussian_rate(objective: Objective, lengths: Array, mu: float, sigma: float,
     from scipy.special import ndtr
 
     L = np.asarray(lengths, np.float64)
-    band = None if objective.clips_tokens else objective.band(L, Totals.of_moments(mu, sigma), staleness)
+    band = None if objective.clips_tokens else objective.band(L, Totals(1, 1, mu), staleness)
     if band is None:
         return None
     mean, spread = mu * L - band.centre, sigma * np.sqrt(L) + 1e-300

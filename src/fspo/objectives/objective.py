@@ -47,7 +47,7 @@ class Output:
     loss: Tensor  # scalar, differentiable: minimise it
     log_ratio: Tensor  # (B,) S, detached
     accepted: Tensor  # (B,) in [0, 1]: share of the response's gradient that survived clipping
-    lengths: Tensor  # (B,) L
+    lengths: Tensor  # (B,) L, 0 where a response has no trained token
     metrics: dict[str, float]
 
 
@@ -61,6 +61,8 @@ class Objective(Settings, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     aggregation: ClassVar[Aggregation]
+    label: ClassVar[str]  # its name in charts and tables; the name itself if a class sets none
+    color: ClassVar[int] = 6  # its place in the palette of the pages, 1 to 10
     clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
     clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
     needs_tokens: ClassVar[bool] = False  # whether what survives depends on more than S and L
@@ -70,17 +72,26 @@ class Objective(Settings, ABC):
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
     mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "label" not in vars(cls) and hasattr(cls, "name"):
+            cls.label = cls.name
+
     @property
     def estimates(self) -> bool:
-        """Whether the loss takes a drift or a scale from the batch, and so needs the sums of the whole batch."""
+        """Whether the loss takes a drift from the batch, and so needs the sums of the whole batch."""
         return False
 
     @property
+    def learns(self) -> bool:
+        """Whether `observe` changes what later updates clip."""
+        return type(self).observe is not Objective.observe
+
+    @property
     def needs_all_rows(self) -> bool:
-        """Whether a response of advantage 0 matters to an update: by a penalty or a bonus of its own, or because the
-        band is taken or learnt from all log-ratios. Where it does not, it has no gradient and need not be computed."""
-        learns = type(self).observe is not Objective.observe
-        return self.kl is not None or self.entropy_coef > 0 or self.estimates or learns
+        """Whether responses of advantage 0 change an update: through a penalty or a bonus, or because the band is taken
+        or learnt from all log-ratios. Otherwise they have no gradient and need not be computed."""
+        return self.kl is not None or self.entropy_coef > 0 or self.estimates or self.learns
 
     @abstractmethod
     def surrogate(self, batch: Batch) -> Surrogate:
@@ -88,11 +99,10 @@ class Objective(Settings, ABC):
 
     # --- what it clips, as audit, report, compare and explore ask it -----------------------------------------------
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band | None:
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band | None:
         """Where S (or a token's log-ratio) is not clipped, at each of `lengths`; None where there is no such range.
 
-        `totals` are the sums of the batch, from which a band may take its drift and scale. `token_squares` is the sum
-        of l^2 of each response, where it is known. Tensors and arrays both work: the surrogate asks as well.
+        `totals` are the sums of the batch, from which a band may take its drift. Tensors and arrays both work.
         """
         return None
 
@@ -176,7 +186,8 @@ class Objective(Settings, ABC):
             bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
-        return Output(loss, batch.log_ratio.detach(), surrogate.accepted, batch.lengths, metrics)
+        lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
+        return Output(loss, batch.log_ratio.detach(), surrogate.accepted, lengths, metrics)
 
     def per_response(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B,) differentiable parts that add up to the policy objective, and (B,) the share of each that survived.
@@ -253,8 +264,15 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     if has_gradient.dim() == 2:
         has_gradient = (has_gradient & batch.mask).any(-1)
     columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped, has_gradient]
-    S, L, accepted, capped, pulls = torch.stack([c.to(batch.lengths.dtype) for c in columns]).cpu().double()
+    table = torch.stack([c.to(batch.lengths.dtype) for c in columns])
+    empty = {}
+    if batch.empty is not None:
+        table, empty = table[:, ~batch.empty], {"empty": float(batch.empty.sum())}
+    S, L, accepted, capped, pulls = table.cpu().double()
+    if not len(S):
+        return empty
     return {
+        **empty,
         "clip_rate": float(((1 - accepted) * pulls).sum() / pulls.sum().clamp(min=1)),
         "capped": float(capped.mean()),
         **ratio_statistics(S.numpy(), L.numpy()),

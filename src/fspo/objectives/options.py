@@ -39,15 +39,22 @@ class KLPenalty(Settings):
 
 
 class Mismatch(Settings):
-    """Importance weight of the trainer's old policy over the engine that sampled the answers.
+    """What is done about a sampler whose probabilities differ from those of the trainer's old policy.
 
-    With d_t = log pi_old - log pi_sampler: exp(d_t) per token, or exp(sum d_t) per sequence. `truncate` clamps the
-    weight into [low, high]; `mask` drops what lies outside. `c` takes the place of low and high: the log-weight
-    of a sequence is held within drift L ± c sqrt(L), so that long answers are not cut more often than short ones.
-    Weights are constants: no gradient passes through them.
+    With d_t = log pi_old - log pi_sampler and D its sum over a response of L tokens:
+
+    | level       | weight      |                                                                                |
+    |-------------|-------------|--------------------------------------------------------------------------------|
+    | `token`     | exp(d_t)    | `truncate` clamps it into [low, high], `mask` makes it 0 outside               |
+    | `sequence`  | exp(D)      | the same; a fixed range on exp(D) drops long responses                         |
+    | `geometric` | 1           | 0 where exp(D / L) is outside [low, high]; drops short responses               |
+    | `c` given   | 1           | 0 where abs(D - drift L) > c sqrt(L): drops every length at the same rate. Ours |
+
+    Inside the sqrt(L) band the weight is 1, because exp(D) would lose the long responses again: its variance grows
+    with their length. Weights are constants: no gradient passes through them.
     """
 
-    level: Literal["token", "sequence"] = "sequence"
+    level: Literal["token", "sequence", "geometric"] = "sequence"
     mode: Literal["truncate", "mask"] = "mask"
     low: float = Field(0.0, ge=0, description="smallest weight allowed")
     high: float = Field(3.0, gt=0, description="largest weight allowed")
@@ -58,8 +65,10 @@ class Mismatch(Settings):
     def _one_rule(self) -> Mismatch:
         if self.low >= self.high:
             raise ValueError(f"low = {self.low} must be below high = {self.high}")
-        if self.c is not None and self.level == "token":
+        if self.c is not None and self.level != "sequence":
             raise ValueError("the sqrt(L) rule is about whole sequences: use level='sequence' with c")
+        if self.mode == "truncate" and (self.c is not None or self.level == "geometric"):
+            raise ValueError("this rule drops responses and has no weight to truncate: use mode='mask'")
         return self
 
     @no_grad
@@ -71,12 +80,16 @@ class Mismatch(Settings):
         d = torch.nan_to_num(masked(old_logprobs - sampler_logprobs, mask), nan=0.0)
         low = d.new_tensor(math.log(self.low) if self.low else -math.inf)
         high = d.new_tensor(math.log(self.high))
-        if self.level == "sequence":
+        lengths = mask.sum(-1).clamp(min=1)
+        if self.level != "token":
             d = d.sum(-1)
-            if self.c is not None:
-                lengths = mask.sum(-1)
-                low = self.drift * lengths - self.c * lengths.sqrt()
-                high = self.drift * lengths + self.c * lengths.sqrt()
+        if self.level == "geometric":
+            d = d / lengths
+        if self.c is not None:
+            low = self.drift * lengths - self.c * lengths.sqrt()
+            high = self.drift * lengths + self.c * lengths.sqrt()
         outside = (d < low) | (d > high)
+        if self.c is not None or self.level == "geometric":
+            return (~outside).to(d.dtype), outside
         weights = torch.exp(torch.clamp(d, low, high))
         return (weights if self.mode == "truncate" else weights.masked_fill(outside, 0.0)), outside

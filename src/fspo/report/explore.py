@@ -23,7 +23,7 @@ __all__ = ["render", "write"]
 
 LENGTHS = 2.0 ** np.arange(0, 20.25, 0.25)  # the page's answers have up to about 150,000 tokens
 FACTORS = 10.0 ** np.arange(-2, 2.01, 0.025)  # of the width, over the range of the sliders
-ANY_TOTALS = Totals.of_moments(-2e-4, 0.02)  # the bands that are shown do not depend on the batch
+ANY_TOTALS = Totals(1, 1, -2e-4)  # the bands that are shown do not depend on the batch
 OTHER_COLOURS = [k for k in range(1, COLOURS + 1) if k not in LAW_COLOURS]
 
 

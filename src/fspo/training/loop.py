@@ -100,7 +100,7 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
     policy = _policy(config, start, saved, team)
     threads = set_threads(policy, config.model.threads, team.neighbours)
     check_prompts(config, policy, task, held_out)
-    objective = objectives.for_trainer(**config.objective)
+    objective = objectives.get(**config.objective)
     device = team.device(config.model.device)
     reference = load(start, dtype=config.model.dtype, device=device) if objective.kl is not None else None
     learner = Learner(policy, objective, config, team)

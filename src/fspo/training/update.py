@@ -160,7 +160,7 @@ class Learner:
         assert old_logprobs is not None
         advantages = torch.tensor(experience.advantages, dtype=torch.float64)[own]
         micro = split(experience.batch.select(own), self.config.update.token_budget) if own else []
-        totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0, 0.0, 0.0), None
+        totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0), None
         if self.objective.estimates and old_logprobs.any_known(rows):
             totals, out = self._estimated(experience, own, micro)
         if math.isnan(totals.log_ratio):

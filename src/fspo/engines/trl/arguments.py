@@ -100,7 +100,7 @@ class FSPOConfig(GRPOConfig):
         """The objective, with the settings of TRL that it has too."""
         given: dict[str, Any] = dict(self.objective_args or {})  # type: ignore[arg-type]
         settings = self._translated()
-        objective = objectives.for_trainer(self.objective, **(settings | given))
+        objective = objectives.get(self.objective, **(settings | given))
         if self.beta and objective.kl is not None and objective.kl.coef != self.beta:
             raise ValueError(f"beta = {self.beta} and kl in objective_args are both KL penalties: give one of them")
         if self.entropy_coef and objective.entropy_coef != self.entropy_coef:

@@ -83,7 +83,7 @@ class PolicyLoss(PolicyLossConfig):
         name = self.objective_name
         for option in OWN_OPTIONS.keys() & self.objective:
             raise ValueError(f"policy_loss.objective.{option} is an option of verl: set {OWN_OPTIONS[option]} instead")
-        return objectives.for_trainer(name, **{key: value for key, value in self.objective.items() if key != "name"})
+        return objectives.get(name, **{key: value for key, value in self.objective.items() if key != "name"})
 
     def actor(self, config: ActorConfig) -> _Actor:
         """The one actor that trains with these parameters in this process."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from fspo.objectives.batch import Batch, masked
 from fspo.objectives.objective import Surrogate
-from fspo.objectives.primitives import log_range, pessimistic
+from fspo.objectives.primitives import pessimistic
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.tensors import no_grad
 
@@ -22,13 +22,14 @@ class GSPOToken(GSPO):
     """Sequence-mean ratio with a fixed range, differentiated token by token."""
 
     name: ClassVar[str] = "gspo_token"
+    label: ClassVar[str] = "GSPO-token"
     summary: ClassVar[str] = "GSPO with token gradients; takes an advantage for each token"
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
         mean = (batch.log_ratio / batch.lengths).unsqueeze(-1)
-        low, high = log_range(self.clip_low, self.clip_high)
+        _, low, high = self.half_widths(batch.totals)
         clip = pessimistic(mean, A, -low, high, self.exponent_cap)
         if batch.advantages.dim() == 1:  # the same for all tokens of a response
             accepted, capped = (marks.squeeze(-1).to(A.dtype) for marks in (clip.accepted, clip.capped))

@@ -1,100 +1,266 @@
-"""The family of sequence-level objectives that differ in how length enters them. This project's extension.
+"""Sequence-level objectives by how length enters them: ratio, band and gain in one implementation. The family is ours.
 
-    J = mean_i gain min( exp(S / d) A , exp(clamp(S, b_lo, b_hi) / d) A )
+    J = mean_i L^g min( exp(S / L^a) A , exp(clamp(S, b_lo, b_hi) / L^a) A ) / R^(1 + g - a)
 
-    d     = (L / L0)^a                          the ratio is exp(S / d): a = 0 the importance ratio, a = 1 GSPO's
-    b     = mu L ± c sqrt(L0) (L / L0)^h        the band on S: h = 0 a fixed range, 1/2 FSPO's, 1 GSPO's
-    gain  = (L / L0)^g                          the share of a response in the loss: g = 0, or 1 as in LUSPO
+    b_lo = mu L - c_low L^h,   b_hi = mu L + c_high L^h
 
-S  sum of a response's token log-ratios        a  ratio_exponent       c   c_low, c_high
-L  trained tokens of the response              h  band_exponent        mu  drift per token
-A  advantage                                   g  gain_exponent        L0  unit_length, 1 by default
+S  sum of a response's token log-ratios        a  ratio exponent        c   half-widths of the band
+L  trained tokens of the response              h  band exponent         mu  drift per token
+A  advantage                                   g  gain exponent         R   reference length, a constant of the batch
 
-Length enters in three places, and each exponent sets one of them. S has a standard deviation near sigma sqrt(L), and
-the gradient of a response is (L / L0)^(g - a) times a sum over its tokens, whose norm is near sqrt(L) as well. So
+S has a standard deviation near sigma sqrt(L). The gradient of a response is L^(g - a) times a sum over its tokens,
+whose norm is near sqrt(L) as well. So
 
-    the clip rate is the same at every length for                h = 1/2
-    the variance of the ratio is the same at every length for    a = 1/2
-    the norm of a gradient is the same at every length for       g - a = -1/2
+    the clip rate is the same at every length for                              h = 1/2
+    the variance of the ratio is the same at every length for                  a = 1/2
+    an on-policy response has its true share of the gradient for               g = a
+    the norm of a gradient is the same at every length for                     g - a = -1/2
 
-and a = h = 1/2, g = 0 has all three: `fspo_root`. The other members with a name are FSPO (a = g = 0, h = 1/2), the
-fixed range of RLOO (0, 0, 0), GSPO (a = h = 1, g = 0) and LUSPO (a = h = g = 1), with c the logarithm of their ranges.
-The family is for comparing them and what lies between, as the suite `space` does.
+|                | a   | h   | g   |                                                                |
+|----------------|-----|-----|-----|----------------------------------------------------------------|
+| `rloo`         | 0   | 0   | 0   | a fixed range on exp(S)                                        |
+| `gspo`         | 1   | 1   | 0   | a fixed range on exp(S / L)                                    |
+| `luspo`        | 1   | 1   | 1   | GSPO with the share of the true gradient                       |
+| `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
+| `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
+| `fspo_gate`    | 1/2 | 1/2 | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
 
-All members are the same objective, FSPO's, for responses of L0 tokens, so that c, the size of a ratio and the size of a
-gradient can be compared at that length. A constant factor of the loss changes nothing under an optimiser that divides
-by the size of gradients; L0 changes more than such a factor: with a > 0 it sets how far ratios are from 1, and with
-h != 1/2 the width. L0 = 1 is the definition of the published members.
+R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
+the mean length of the batch, or 1 for the published members.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+import numpy as np
+from pydantic import Field, PrivateAttr, model_validator
 
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Band, Weighting
+from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, at_threshold
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.sequence.fspo import Drift, drift_of, recorded_band, weighted_surrogate, with_low_variance
+from fspo.objectives.primitives import log_range, pessimistic, scaled_range
+from fspo.objectives.sequence.adaptive_band import BandTracker, HalfWidths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Drift = Literal["zero", "kl", "bounded"] | float
+ReferenceLength = Annotated[float, Field(gt=0)] | Literal["mean"]
 
 
-class LengthFamily(Objective):
-    """A ratio, a band and a gain that are powers of the length."""
+class Exponents(NamedTuple):
+    """How ratio, band and gain depend on length."""
+
+    ratio: float  # a
+    band: float  # h
+    gain: float  # g
+
+
+class SequenceClip(Objective):
+    """The family's one loss; subclasses say where their half-widths come from."""
+
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+
+    @property
+    @abstractmethod
+    def exponents(self) -> Exponents:
+        """a, h and g."""
+
+    @abstractmethod
+    def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
+        """mu, c_low and c_high of an update."""
+
+    @property
+    def dual_width(self) -> float:
+        """The dual clip for A < 0, in half-widths above the drift; infinite without one."""
+        return math.inf
+
+    def reference(self, totals: Totals | None) -> float:
+        """R, or 1 where it is known only with a batch and there is none."""
+        return 1.0
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
+        return self._bounds(lengths, self.half_widths(totals, staleness), 0.0)
+
+    def weighting(self, lengths: Any) -> Weighting:
+        a, _, g = self.exponents
+        return Weighting(lengths**-a, lengths**g / self.reference(None) ** (1 + g - a))
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        A, L, (a, _, g) = batch.row_advantages, batch.lengths, self.exponents
+        # A mean over tokens is a division, as published; other powers are a product, which is as exact and faster.
+        x = batch.log_ratio / L if a == 1 else batch.log_ratio * L**-a
+        widths = self.half_widths(batch.totals, batch.staleness)
+        band = self._bounds(L, widths, a)
+        low, high = band.bounds
+        clip = pessimistic(x, A, low, high, self.exponent_cap, band.centre + band.dual)
+        value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a)
+        return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
+
+    def _bounds(self, lengths: Any, widths: HalfWidths, a: float) -> Band:
+        """The band on S / L^a at each of `lengths`."""
+        mu, low, high = widths
+        width = lengths ** (self.exponents.band - a)
+        dual = self.dual_width * high * width if math.isfinite(self.dual_width) else math.inf
+        return Band(mu * lengths ** (1 - a), low * width, high * width, dual)
+
+    def _recorded(self, widths: HalfWidths) -> dict[str, float]:
+        """What an update's metrics say about its band."""
+        return {}
+
+
+class RatioRange(SequenceClip):
+    """The published parametrisation: the ratio is clipped to 1 - clip_low .. 1 + clip_high."""
+
+    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
+
+    clip_low: float = Field(ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(ge=0, description="the ratio is clipped above 1 + clip_high")
+
+    def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
+        return HalfWidths(0.0, *log_range(self.clip_low, self.clip_high))
+
+    def scaled(self, k: float) -> RatioRange:
+        return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
+
+
+class LogBand(SequenceClip):
+    """FSPO's parametrisation: half-widths in log space around a drift, fixed or learnt for a wanted clip rate."""
+
+    clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift")
+
+    c_low: float = Field(0.05, ge=0, description="half-width below the drift; with clip_rate the largest")
+    c_high: float = Field(0.05, ge=0, description="half-width above the drift; with clip_rate the largest")
+    clip_rate: float | None = Field(
+        None, gt=0, lt=1, description="wanted share outside the band, learnt online by staleness; null for a fixed band"
+    )
+    drift: Drift = Field(
+        "zero",
+        description="mu: zero; bounded (mean log-ratio, within c_low^2/2 of zero) for thousands of tokens; "
+        "kl (mean log-ratio) near on-policy; or a number",
+    )
+    dual: float | None = Field(
+        2.0, gt=0, description="dual clip for A < 0, in half-widths c_high above the drift; null for none"
+    )
+    reference_length: ReferenceLength = Field(
+        "mean",
+        description="length at which a gradient has the size of a mean over tokens: mean of the batch, or tokens",
+    )
+
+    _tracker: BandTracker = PrivateAttr(default_factory=BandTracker)
+
+    @model_validator(mode="after")
+    def _bounded_by_c(self) -> LogBand:
+        if self.drift == "bounded" and self.exponents.band != 0.5:
+            raise ValueError("a bounded drift is bounded by the c of c sqrt(L): leave the band's exponent at 0.5")
+        return self
+
+    @property
+    def estimates(self) -> bool:
+        return self.clip_rate is None and self.drift in ("kl", "bounded")
+
+    @property
+    def learns(self) -> bool:
+        return self.clip_rate is not None
+
+    @property
+    def dual_width(self) -> float:
+        return math.inf if self.dual is None else self.dual
+
+    @property
+    def clip_parameters(self) -> dict[str, Any]:
+        return super().clip_parameters | ({} if self.clip_rate is None else {"clip_rate": self.clip_rate})
+
+    def reference(self, totals: Totals | None) -> float:
+        if self.reference_length != "mean":
+            return self.reference_length
+        return 1.0 if totals is None else totals.tokens / totals.sequences
+
+    def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
+        """The drift is never differentiated through.
+
+        `bounded` follows the mean log-ratio within c_low^2 / 2 of zero. An importance weight has mean 1, so that
+        Gaussian log-ratios of scale sigma drift by -sigma^2 / 2, and sigma is below c for any clip rate below a third.
+        Beyond that lies training that moves its own responses, and a band centred there no longer limits the update.
+        """
+        if self.learns:
+            measured, low, high = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
+        else:
+            measured, low, high = totals.drift if self.estimates else 0.0, self.c_low, self.c_high
+        if self.drift == "bounded":
+            furthest = low * low / 2
+            return HalfWidths(max(-furthest, min(furthest, measured)), low, high)
+        if self.drift == "kl":
+            return HalfWidths(measured, low, high)
+        return HalfWidths(0.0 if self.drift == "zero" else self.drift, low, high)
+
+    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
+        if self.clip_rate is not None:
+            used = self.half_widths(Totals(1, 1, 0.0), staleness)
+            self._tracker.observe(
+                log_ratio, lengths, staleness, used=used, clip_rate=self.clip_rate, caps=(self.c_low, self.c_high),
+                exponent=self.exponents.band,
+            )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._tracker.state_dict() if self.learns else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self.learns:
+            return super().load_state_dict(state)
+        try:
+            self._tracker.load_state_dict(state)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"not a state of {self.name}: {error}") from None
+
+    def scaled(self, k: float) -> LogBand:
+        return self._fixed(c_low=k * self.c_low, c_high=k * self.c_high)
+
+    def centred(self, mu: float) -> LogBand:
+        return self.model_copy(update={"drift": mu})
+
+    def recorded(self, metrics: Mapping[str, Any]) -> LogBand:
+        known = {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
+        return self._fixed(**known) if "c_low" in known else self.model_copy(update=known)
+
+    def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
+        """Learnt bounds are quantiles of z, so that what is clipped is decided by rank: no range has to be found."""
+        if not self.learns:
+            return super().at_clip_rate(rows, clip_rate)
+        z = (rows.log_ratio - rows.mu * rows.lengths) / rows.lengths**self.exponents.band
+        rank = np.empty(len(z))
+        rank[np.argsort(z)] = np.arange(len(z))
+        return at_threshold(
+            lambda k: self.model_copy(update={"clip_rate": 1 - k}), 2 * (rank + 0.5) / len(z) - 1, Band(0.0, 1.0, 1.0),
+            rows, clip_rate,
+        )  # fmt: skip
+
+    def _fixed(self, **parameters: Any) -> LogBand:
+        """Itself with a fixed band of these parameters."""
+        return self.model_copy(update={"clip_rate": None, **parameters})
+
+    def _recorded(self, widths: HalfWidths) -> dict[str, float]:
+        return {"drift": widths.mu, "c_low": widths.low, "c_high": widths.high}
+
+
+class LengthFamily(LogBand):
+    """A ratio, a band and a gain that are powers of the length, to explore what lies between the named members."""
 
     name: ClassVar[str] = "length_family"
-    summary: ClassVar[str] = "ratio exp(S / L^a), band c L^h on S, gain L^g: fspo, fspo_root, gspo, rloo, luspo in one"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+    label: ClassVar[str] = "length family"
+    summary: ClassVar[str] = (
+        "ratio exp(S / L^a), band c L^h on S, gain L^g: fspo, fspo_root, fspo_gate, gspo, rloo, luspo"
+    )
     clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift", "band_exponent")
 
     ratio_exponent: float = Field(0.5, ge=0, le=1, description="a of the ratio exp(S / L^a)")
     band_exponent: float = Field(0.5, ge=0, le=1, description="h of the band's width c L^h on S")
     gain_exponent: float = Field(0.0, ge=-1, le=1, description="g of the factor L^g of a response's loss")
-    unit_length: float = Field(1.0, gt=0, description="tokens at which every member is FSPO with this c")
-    c_low: float = Field(0.05, ge=0, description="half-width below the drift, in sqrt(L) at the unit length")
-    c_high: float = Field(0.05, ge=0, description="half-width above the drift, in sqrt(L) at the unit length")
-    drift: Drift = Field(
-        "zero", description="mu: zero; bounded (mean log-ratio, at least -c_low^2/2); kl or k3; or a number, as in fspo"
-    )
-    dual: float | None = Field(
-        2.0, gt=0, description="dual clip for A < 0, in half-widths c_high above the drift; null for none"
-    )
-
-    @model_validator(mode="after")
-    def _bounded_by_c(self) -> LengthFamily:
-        if self.drift == "bounded" and self.band_exponent != 0.5:
-            raise ValueError("a bounded drift is bounded by the c of c sqrt(L): leave band_exponent at 0.5")
-        return self
 
     @property
-    def estimates(self) -> bool:
-        return self.drift in ("kl", "k3", "bounded")
-
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
-        mu = drift_of(totals, self.drift, self.c_low)
-        width = self.unit_length**0.5 * (lengths / self.unit_length) ** self.band_exponent
-        dual = math.inf if self.dual is None else self.dual * self.c_high * width
-        return Band(mu * lengths, self.c_low * width, self.c_high * width, dual)
-
-    def weighting(self, lengths: Any) -> Weighting:
-        units = lengths / self.unit_length
-        return Weighting(units**-self.ratio_exponent, units**self.gain_exponent)
-
-    def scaled(self, k: float) -> LengthFamily:
-        return self.model_copy(update={"c_low": k * self.c_low, "c_high": k * self.c_high})
-
-    def centred(self, mu: float) -> LengthFamily:
-        return self.model_copy(update={"drift": mu})
-
-    def recorded(self, metrics: Mapping[str, Any]) -> LengthFamily:
-        return self.model_copy(update=recorded_band(metrics))
-
-    def surrogate(self, batch: Batch) -> Surrogate:
-        totals = with_low_variance(batch, self.drift)
-        band = self.band(batch.lengths, totals)
-        result = weighted_surrogate(batch, band, self.weighting(batch.lengths), self.exponent_cap)
-        mu = drift_of(totals, self.drift, self.c_low)
-        result.metrics.update(drift=mu, c_low=self.c_low, c_high=self.c_high)
-        return result
+    def exponents(self) -> Exponents:
+        return Exponents(self.ratio_exponent, self.band_exponent, self.gain_exponent)

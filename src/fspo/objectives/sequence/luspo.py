@@ -8,25 +8,21 @@ gradient, so a token counts the same in every response; the clip is GSPO's.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fspo.objectives.batch import Batch
-from fspo.objectives.clipping import Weighting
-from fspo.objectives.objective import Aggregation, Surrogate
+from fspo.objectives.objective import Aggregation
 from fspo.objectives.sequence.gspo import GSPO
+from fspo.objectives.sequence.length_family import Exponents
 
 
 class LUSPO(GSPO):
     """GSPO times length."""
 
     name: ClassVar[str] = "luspo"
+    label: ClassVar[str] = "LUSPO"
     summary: ClassVar[str] = "GSPO with each response's loss multiplied by its length"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
-    def weighting(self, lengths: Any) -> Weighting:
-        return Weighting(1 / lengths, lengths)
-
-    def surrogate(self, batch: Batch) -> Surrogate:
-        gspo = super().surrogate(batch)
-        return replace(gspo, value=gspo.value * batch.lengths)
+    @property
+    def exponents(self) -> Exponents:
+        return Exponents(1.0, 1.0, 1.0)

@@ -22,6 +22,7 @@ class REINFORCE(Objective):
     """Advantage times log-probability."""
 
     name: ClassVar[str] = "reinforce"
+    label: ClassVar[str] = "REINFORCE"
     summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip: for on-policy data"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 

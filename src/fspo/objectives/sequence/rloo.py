@@ -8,38 +8,24 @@ deviation near sigma sqrt(L), so a fixed range on w clips long answers more than
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Band, Weighting
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
-from fspo.objectives.primitives import log_range, pessimistic, scaled_range
+from fspo.objectives.sequence.length_family import Exponents, RatioRange
 
 
-class RLOO(Objective):
+class RLOO(RatioRange):
     """Sequence-sum ratio with a fixed range."""
 
     name: ClassVar[str] = "rloo"
+    label: ClassVar[str] = "fixed range"
+    color: ClassVar[int] = 5
     summary: ClassVar[str] = "sequence sum, clipped to 1 ± 0.2: long answers are clipped more"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
-    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0, description="the ratio is clipped above 1 + clip_high")
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
-        return Band(0.0, *log_range(self.clip_low, self.clip_high))
-
-    def weighting(self, lengths: Any) -> Weighting:
-        return Weighting()
-
-    def scaled(self, k: float) -> RLOO:
-        return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
-
-    def surrogate(self, batch: Batch) -> Surrogate:
-        A = batch.row_advantages
-        low, high = log_range(self.clip_low, self.clip_high)
-        clip = pessimistic(batch.log_ratio, A, -low, high, self.exponent_cap)
-        return Surrogate(clip.ratio * A, clip.accepted.to(A.dtype), clip.capped)
+    @property
+    def exponents(self) -> Exponents:
+        return Exponents(0.0, 0.0, 0.0)

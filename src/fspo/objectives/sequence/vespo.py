@@ -27,6 +27,7 @@ class VESPO(Objective):
     """Log-probability weighted by a gamma kernel of the sequence weight."""
 
     name: ClassVar[str] = "vespo"
+    label: ClassVar[str] = "VESPO"
     summary: ClassVar[str] = "log-prob times a soft gamma kernel of the sequence weight, mean over tokens"
     aggregation: ClassVar[Aggregation] = "token_mean"
     clip_fields: ClassVar[tuple[str, ...]] = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")

@@ -26,6 +26,7 @@ class CISPO(Objective):
     """Log-probability weighted by a constant, clipped token ratio."""
 
     name: ClassVar[str] = "cispo"
+    label: ClassVar[str] = "CISPO"
     summary: ClassVar[str] = "log-prob times a constant token ratio clipped to at most 5, mean over tokens"
     aggregation: ClassVar[Aggregation] = "token_mean"
     clip_fields: ClassVar[tuple[str, ...]] = ("ratio_high",)

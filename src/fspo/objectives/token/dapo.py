@@ -19,6 +19,7 @@ class DAPO(TokenClip):
     """DAPO with its published defaults."""
 
     name: ClassVar[str] = "dapo"
+    label: ClassVar[str] = "DAPO"
     summary: ClassVar[str] = "token ratio clipped to [0.8, 1.28], mean over tokens"
     aggregation: ClassVar[Aggregation] = "token_mean"
 

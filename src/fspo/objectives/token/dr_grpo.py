@@ -23,6 +23,7 @@ class DrGRPO(TokenClip):
     """DrGRPO with its published defaults."""
 
     name: ClassVar[str] = "dr_grpo"
+    label: ClassVar[str] = "Dr. GRPO"
     summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, token sum over a constant"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 

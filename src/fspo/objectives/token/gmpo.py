@@ -23,6 +23,7 @@ class GMPO(Objective):
     """Geometric mean of clipped token ratios."""
 
     name: ClassVar[str] = "gmpo"
+    label: ClassVar[str] = "GMPO"
     summary: ClassVar[str] = "geometric mean of token ratios, each clipped to exp(± 0.4)"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
     clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
@@ -32,7 +33,7 @@ class GMPO(Objective):
     clip_low: float = Field(0.4, ge=0, description="a token log-ratio is clipped below -clip_low")
     clip_high: float = Field(0.4, ge=0, description="a token log-ratio is clipped above clip_high")
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
         return Band(0.0, self.clip_low, self.clip_high)
 
     def cap(self, lengths: Any) -> Any:

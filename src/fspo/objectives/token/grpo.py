@@ -18,5 +18,6 @@ class GRPO(TokenClip):
     """GRPO with its published defaults."""
 
     name: ClassVar[str] = "grpo"
+    label: ClassVar[str] = "GRPO"
     summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, mean over tokens then over responses"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"

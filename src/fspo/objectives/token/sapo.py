@@ -24,6 +24,7 @@ class SAPO(Objective):
     """Token ratio through a sigmoid gate."""
 
     name: ClassVar[str] = "sapo"
+    label: ClassVar[str] = "SAPO"
     summary: ClassVar[str] = "token ratio through a soft sigmoid gate, mean over tokens then over responses"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
     clip_fields: ClassVar[tuple[str, ...]] = ("tau_pos", "tau_neg")

@@ -117,7 +117,7 @@ def own_rule(run: ReportRun) -> DrawnBand | None:
         return None
     totals = last_responses(run.rows).totals
     # Rows have no tokens to take the mean of exp(l) - 1 - l from; it estimates the same drift as the mean of l.
-    rule = DrawnBand(run.objective["name"], objective, totals.with_low_variance_kl(-totals.log_ratio))
+    rule = DrawnBand(run.objective["name"], objective, totals)
     try:
         return None if objective.band(np.ones(1), rule.totals) is None else rule
     except Exception:

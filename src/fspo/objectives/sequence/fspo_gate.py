@@ -1,0 +1,38 @@
+"""FSPO's band as a gate: it decides which responses learn, and all of those learn with a weight near 1. Ours.
+
+    J = mean_i sqrt(L) min( exp(S / sqrt(L)) A , exp(clamp(S, b_lo, b_hi) / sqrt(L)) A ) / R,   b = mu L ± c sqrt(L)
+
+a = h = g = 1/2 of the length family. The gradient of a response inside the band is
+
+    exp(S / sqrt(L)) A sum_t grad log pi / R
+
+On-policy that is the true gradient, as FSPO's. Off-policy |S| <= c sqrt(L) holds the weight within exp(± c) at every
+length, where FSPO's exp(S) spreads without bound: old or long answers cannot break an update by their weight. The band
+is learnt online for a wanted clip rate (`adaptive_band.py`), under the hard caps c_low and c_high.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
+
+
+class FSPOGate(LogBand):
+    """FSPO's band and share of the gradient, with a weight that stays near 1."""
+
+    name: ClassVar[str] = "fspo_gate"
+    label: ClassVar[str] = "FSPO gate"
+    color: ClassVar[int] = 2
+    summary: ClassVar[str] = "FSPO's band decides which responses learn, all with a weight near 1; nothing to tune"
+
+    c_low: float = Field(0.1, ge=0, description="half-width below the drift; with clip_rate the largest")
+    c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")
+    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
+    drift: Drift = Field("bounded", description="mu, as in fspo")
+
+    @property
+    def exponents(self) -> Exponents:
+        return Exponents(0.5, 0.5, 0.5)
