@@ -23,13 +23,14 @@ from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepte
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import pessimistic
+from fspo.objectives.sequence.adaptive_band import HalfWidths
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_gate import FSPOGate
 from fspo.objectives.sequence.fspo_root import FSPORoot
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.gspo_token import GSPOToken
-from fspo.objectives.sequence.length_family import Exponents, HalfWidths, LengthFamily, LogBand, SequenceClip
+from fspo.objectives.sequence.length_family import Exponents, LengthFamily, LogBand, SequenceClip
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
