@@ -9,7 +9,6 @@ import json
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -20,27 +19,6 @@ TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 
 LIST = re.compile(r"^((?![-*|>#\s]|\d+\. ).+)\n(?=- |1\. )", re.M)
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A pattern in the navigation, such as `results/*.md`, stands for the pages that match it, a README first."""
-    config.nav = _expanded(config.nav, Path(config.docs_dir))
-    return config
-
-
-def _expanded(nav: Any, docs: Path) -> Any:
-    if isinstance(nav, dict):
-        return {title: _expanded(part, docs) for title, part in nav.items()}
-    if not isinstance(nav, list):
-        return nav
-    found: list[Any] = []
-    for part in nav:
-        if isinstance(part, str) and "*" in part:
-            pages = sorted(docs.glob(part), key=lambda page: (page.name != "README.md", page.name))
-            found += [page.relative_to(docs).as_posix() for page in pages]
-        else:
-            found.append(_expanded(part, docs))
-    return found
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -52,7 +52,7 @@ def settings() -> str:
 
 
 def _sections(model: type[Settings], prefix: str, title: str) -> Iterator[str]:
-    inner = {key: found for key, field in model.model_fields.items() if (found := _nested(field.annotation))}
+    inner = {key: part for key, field in model.model_fields.items() if (part := _nested(field.annotation))}
     plain = {key: field for key, field in model.model_fields.items() if key not in inner or _optional(field.annotation)}
     doc = (inspect.getdoc(model) or "").partition("\n\n")[0]
     yield f"\n## {title}\n\n{doc}\n\n{_table(plain, prefix)}"
@@ -113,8 +113,8 @@ def _default(field: FieldInfo) -> str:
 
 
 def _range(field: FieldInfo) -> str:
-    found = [f"{sign} {getattr(m, key):g}" for m in field.metadata for key, sign in BOUNDS.items() if hasattr(m, key)]
-    return ", ".join(found)
+    bounds = [f"{sign} {getattr(m, key):g}" for m in field.metadata for key, sign in BOUNDS.items() if hasattr(m, key)]
+    return ", ".join(bounds)
 
 
 # --- objectives, advantages and tasks ---------------------------------------------------------------------------------
@@ -138,11 +138,11 @@ def parameters() -> str:
         if base is Task:
             parts.append(f"\n## Every task\n\n{_table(Task.model_fields) if Task.model_fields else ''}")
         for name in names:
-            found = find(name)
-            if found.__module__.partition(".")[0] != "fspo":  # of a package that happens to be installed here
+            kind = find(name)
+            if kind.__module__.partition(".")[0] != "fspo":  # of a package that happens to be installed here
                 continue
-            own = {key: f for key, f in found.model_fields.items() if base.model_fields.get(key) != f}
-            parts.append(f"\n### {name}\n\n{_capital(found.summary)}.\n\n{_table(own) if own else ''}")
+            own = {key: f for key, f in kind.model_fields.items() if base.model_fields.get(key) != f}
+            parts.append(f"\n### {name}\n\n{_capital(kind.summary)}.\n\n{_table(own) if own else ''}")
     return "\n".join(parts)
 
 

@@ -106,6 +106,6 @@ def test_own_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = follow("own-loop.md", tmp_path, monkeypatch)
-    rewards = [float(found) for found in re.findall(r"reward (\d\.\d+)", printed[-1])]
+    rewards = [float(reward) for reward in re.findall(r"reward (\d\.\d+)", printed[-1])]
     assert rewards[-1] > 0.85  # a policy that has not learnt has about 0.5
     assert "LRE" in printed[-1]
