@@ -167,7 +167,9 @@ def test_the_weight_of_the_gate_stays_within_its_band(seed: int, c: float) -> No
         "fspo_gate", c_low=c, c_high=c, clip_rate=None, drift="zero", reference_length=1, dual=1.0
     )
     surrogate = gate.surrogate(batch)
-    weight = (torch.autograd.grad(surrogate.value.sum(), s)[0] / A)[(surrogate.accepted > 0) & (-c * np.sqrt(L) < S)]
+    weight = (torch.autograd.grad(surrogate.value.sum(), s)[0] / A)[
+        (surrogate.accepted > 0) & torch.from_numpy(-c * np.sqrt(L) < S)
+    ]
     assert len(weight)
     assert (weight.log().abs() <= c + 1e-9).all()
 

@@ -2,6 +2,7 @@
 
 Symbols, as everywhere in this package: B responses, T positions, L the trained tokens of a response,
 l the token log-ratio (B, T), S = sum of l over a response (B,), A the advantage.
+A packed batch has flat tokens (N,) in the place of (B, T), and nothing masked out.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fspo.objectives.packing import Packing
 from fspo.tensors import torch
 
 if TYPE_CHECKING:
@@ -73,15 +75,16 @@ class Batch:
     no gradient: its S and advantage are 0, and its length here is 1 so that nothing is divided by 0.
     """
 
-    logprobs: Tensor  # (B, T) as given, half precision widened
+    logprobs: Tensor  # (B, T), or (N,) if packed; half precision widened
     token_log_ratio: Tensor  # (B, T) l, 0 where masked out, differentiable
     log_ratio: Tensor  # (B,) S, differentiable
     lengths: Tensor  # (B,) L
     advantages: Tensor  # (B,), or (B, T) for objectives that work on tokens
-    mask: Tensor  # (B, T) bool
+    mask: Tensor | None  # (B, T) bool; None if packed
     totals: Totals
     staleness: int
     empty: Tensor | None = None  # (B,) bool: responses without a trained token, if there are any
+    packing: Packing | None = None
 
     @classmethod
     def check(
@@ -89,56 +92,101 @@ class Batch:
         logprobs: Tensor,
         old_logprobs: Tensor,
         advantages: Tensor,
-        mask: Tensor,
+        mask: Tensor | None = None,
         totals: Totals | None = None,
         staleness: int = 0,
+        packing: Packing | None = None,
     ) -> Batch:
-        _check_shapes(logprobs, old_logprobs, advantages, mask)
+        """With a `packing`, log-probs are flat and hold trained tokens only; otherwise they are padded, with a mask."""
+        _check_floats(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
+        if packing is None:
+            _check_padded(logprobs, old_logprobs, advantages, mask)
         logprobs = _widened(logprobs)
-        l = masked(logprobs - _widened(old_logprobs.detach()), mask)
-        S = l.sum(-1)
-        lengths = row_count(mask).to(S.dtype)
-        advantages = advantages.detach().to(S.dtype)
-        row_advantages = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1)
+        l = logprobs - _widened(old_logprobs.detach())
+        if packing is None:
+            assert mask is not None
+            l = masked(l, mask)
+            S, lengths = l.sum(-1), row_count(mask)
+        else:
+            S, lengths = packing.sum(l), packing.counts()
+            if advantages.shape not in (S.shape, l.shape):
+                raise ValueError(f"advantages must have the shape ({len(S)},), not {tuple(advantages.shape)}")
+        lengths, advantages = lengths.to(S.dtype), advantages.detach().to(S.dtype)
+        row_advantages = advantages
+        if advantages.shape != S.shape:
+            row_advantages = packing.sum(advantages) if packing is not None else _row_sum(advantages, mask)
         # One transfer to the host, where sums are in float64 and a bad row can be named.
         s, n, a = torch.stack([S.detach(), lengths, row_advantages]).cpu().double()
         empty = None
         if (n == 0).any():
             empty, a = lengths == 0, torch.where(n == 0, 0.0, a)
-            advantages = advantages.masked_fill(empty if advantages.dim() == 1 else empty.unsqueeze(-1), 0.0)
+            if advantages.shape == S.shape or packing is None:  # no token has the advantage of an empty packed response
+                advantages = advantages.masked_fill(empty if advantages.dim() == 1 else empty.unsqueeze(-1), 0.0)
             lengths = lengths.clamp(min=1)
         _check_rows(torch.isfinite(s), "log-probs of row {row} hold NaN or inf inside the mask")
         _check_rows(torch.isfinite(a), "advantages of row {row} hold NaN or inf")
         if totals is None:
             totals = Totals(len(s), float(n.sum()) or 1.0, float(s.sum()))
-        return cls(logprobs, l, S, lengths, advantages, mask, totals, staleness, empty)
+        return cls(logprobs, l, S, lengths, advantages, mask, totals, staleness, empty, packing)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token has an advantage of its own."""
+        return self.advantages.shape != self.log_ratio.shape
 
     @property
     def token_advantages(self) -> Tensor:
-        """(B, T), or (B, 1) to be spread over the tokens of a response."""
-        return self.advantages if self.advantages.dim() == 2 else self.advantages.unsqueeze(-1)
+        """One per token; of padded tokens (B, 1) where the tokens of a response share one."""
+        return self.advantages if self.by_token else self.spread(self.advantages)
 
     @property
     def row_advantages(self) -> Tensor:
         """(B,), for an objective that weighs whole responses."""
-        if self.advantages.dim() == 2:
-            raise ValueError("this objective weighs whole responses: give advantages of shape (B,), not (B, T)")
+        if self.by_token:
+            raise ValueError("this objective weighs whole responses: give advantages of shape (B,), not one per token")
         return self.advantages
 
+    def spread(self, rows: Tensor) -> Tensor:
+        """(B,) over the tokens of each response: (B, 1) of padded tokens, else (N,)."""
+        return rows.unsqueeze(-1) if self.packing is None else self.packing.spread(rows)
+
+    def row_sum(self, tokens: Tensor, *, hidden: bool = False) -> Tensor:
+        """(B,) the sum over the trained tokens of each response.
+
+        Masked-out positions may hold anything, unless they are known to be `hidden` already: to hold 0.
+        """
+        if self.packing is not None:
+            return self.packing.sum(tokens)
+        return tokens.sum(-1) if hidden else _row_sum(tokens, self.mask)
+
     def share(self, tokens: Tensor) -> Tensor:
-        """(B,): the share of each response's trained tokens that a (B, T) tensor marks, or its mean over them."""
+        """(B,): the share of each response's trained tokens that a tensor of tokens marks, or its mean over them."""
         if tokens.dtype == torch.bool:
-            return row_count(tokens & self.mask) / self.lengths if tokens.any() else torch.zeros_like(self.lengths)
-        return masked(tokens, self.mask).sum(-1) / self.lengths
+            if not tokens.any():
+                return torch.zeros_like(self.lengths)
+            if self.packing is None:
+                assert self.mask is not None
+                return row_count(tokens & self.mask) / self.lengths
+            tokens = tokens.to(self.lengths.dtype)
+        return self.row_sum(tokens) / self.lengths
 
     def share_(self, tokens: Tensor) -> Tensor:
-        """`share` of a (B, T) tensor that is not needed any more: it is overwritten, and no other is made."""
-        return tokens.masked_fill_(~self.mask, 0).sum(-1) / self.lengths
+        """`share` of a tensor that is not needed any more: it is overwritten, and no other is made."""
+        return self.row_sum(self.hide_(tokens), hidden=True) / self.lengths
+
+    def hide_(self, tokens: Tensor) -> Tensor:
+        """The tokens with 0 where masked out, in place."""
+        return tokens if self.mask is None else tokens.masked_fill_(~self.mask, 0)
 
 
 def row_count(marks: Tensor) -> Tensor:
     """(B, T) bool -> (B,): how many are on. Float32 is exact up to 2^24, at half the memory of an integer sum."""
     return marks.sum(-1, dtype=torch.float32)
+
+
+def _row_sum(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    assert mask is not None
+    return masked(tokens, mask).sum(-1)
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
@@ -155,10 +203,13 @@ def _check_rows(good: Tensor, sentence: str) -> None:
         raise ValueError(sentence.format(row=int((~good).nonzero()[0])))
 
 
-def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor) -> None:
-    for name, value in {"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages}.items():
+def _check_floats(**values: Any) -> None:
+    for name, value in values.items():
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
+
+
+def _check_padded(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Any) -> None:
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         raise ValueError(f"mask must be a bool tensor, not {_kind(mask)}; mask.bool() makes one")
     if logprobs.dim() != 2 or not logprobs.numel():

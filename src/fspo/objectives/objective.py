@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from fspo import ratios
-from fspo.objectives.batch import Batch, Totals, masked
+from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, at_rate, default_survival
 from fspo.objectives.options import KLPenalty, Mismatch
+from fspo.objectives.packing import laid_out
 from fspo.objectives.primitives import with_slope
 from fspo.settings import Settings
 from fspo.tensors import torch
@@ -144,46 +145,55 @@ class Objective(Settings, ABC):
 
     def __call__(
         self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
+        logprobs: Tensor | Sequence[Tensor],
+        old_logprobs: Tensor | Sequence[Tensor],
         advantages: Tensor,
-        mask: Tensor,
+        mask: Tensor | Sequence[Tensor] | None = None,
         *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
         totals: Totals | None = None,
         staleness: int = 0,
-        ref_logprobs: Tensor | None = None,
-        entropy: Tensor | None = None,
-        sampler_logprobs: Tensor | None = None,
-        sampler_weights: Tensor | None = None,
+        ref_logprobs: Tensor | Sequence[Tensor] | None = None,
+        entropy: Tensor | Sequence[Tensor] | None = None,
+        sampler_logprobs: Tensor | Sequence[Tensor] | None = None,
+        sampler_weights: Tensor | Sequence[Tensor] | None = None,
     ) -> Output:
-        """The loss of a batch of B responses, padded anywhere to T positions.
+        """The loss of a batch of B responses.
 
-        logprobs, old_logprobs: (B, T) of the current and of the behaviour policy; advantages: (B,); mask: (B, T)
-        bool, the trained tokens. `totals` are the sums over the whole batch when this is only a part of it: the
-        losses of the parts then add up to the loss of the whole. `staleness` is the number of optimiser steps
-        since the answers were sampled; only objectives with a state look at it. `sampler_weights` (B, T) are those of
-        an engine that has corrected for its sampler already.
+        Tokens come in one of three forms, with the same value and gradient: padded anywhere, (B, T) with `mask` (B, T)
+        bool, the trained tokens; as a list of B tensors; or packed, flat (N,) with `segment_ids` (N,) or `cu_seqlens`
+        (B + 1,). A mask may be left out of the last two.
+
+        logprobs, old_logprobs: of the current and of the behaviour policy; advantages: (B,). `totals` are the sums over
+        the whole batch when this is only a part of it: the losses of the parts then add up to the loss of the whole.
+        `staleness` is the number of optimiser steps since the answers were sampled; only objectives with a state look
+        at it. `sampler_weights` are those of an engine that has corrected for its sampler already.
         """
-        batch = Batch.check(logprobs, old_logprobs, advantages, mask, totals, staleness)
+        names = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "sampler_logprobs", "sampler_weights")
+        given = (logprobs, old_logprobs, ref_logprobs, entropy, sampler_logprobs, sampler_weights)
+        tokens, mask, packing = laid_out(dict(zip(names, given, strict=True)), mask, segment_ids, cu_seqlens)
+        batch = Batch.check(tokens["logprobs"], tokens["old_logprobs"], advantages, mask, totals, staleness, packing)
         surrogate = self.surrogate(batch)
         metrics = dict(surrogate.metrics)
         weights = None
-        if sampler_weights is not None:
+        if tokens["sampler_weights"] is not None:
             if self.mismatch is not None:
                 raise ValueError("sampler_weights correct for the sampler already: leave the option mismatch out")
-            weights = _given(sampler_weights, "sampler_weights", "sampler_weights", batch)
+            weights = _given(tokens, "sampler_weights", "sampler_weights", batch)
         elif self.mismatch is not None:
-            sampler = _given(sampler_logprobs, "sampler_logprobs", "mismatch", batch)
-            weights, changed = self.mismatch.weights(old_logprobs, sampler, mask)
-            outside = changed.to(batch.lengths.dtype) if changed.dim() == 1 else batch.share(changed)
+            sampler = _given(tokens, "sampler_logprobs", "mismatch", batch)
+            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing)
+            per_response = changed.shape == batch.lengths.shape
+            outside = changed.to(batch.lengths.dtype) if per_response else batch.share(changed)
             metrics["mismatch_outside"] = float(outside.mean())
         loss = -self._policy(surrogate, weights, batch)
         if self.kl is not None:
-            kl = self.kl.per_token(batch, _given(ref_logprobs, "ref_logprobs", "kl", batch), self.exponent_cap)
-            loss = loss + self.kl.coef * (kl.sum(-1) * self._penalty_scale(batch)).sum()
+            kl = self.kl.per_token(batch, _given(tokens, "ref_logprobs", "kl", batch), self.exponent_cap)
+            loss = loss + self.kl.coef * (batch.row_sum(kl) * self._penalty_scale(batch)).sum()
             metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
         if self.entropy_coef:
-            bonus = masked(_given(entropy, "entropy", "entropy_coef", batch), mask).sum() / batch.totals.tokens
+            bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
         lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
@@ -198,7 +208,7 @@ class Objective(Settings, ABC):
         if surrogate.slope is None:
             return surrogate.value / batch.totals.sequences, surrogate.accepted
         tokens = surrogate.value + surrogate.slope * (batch.logprobs - batch.logprobs.detach())
-        return masked(tokens, batch.mask).sum(-1) * self._row_scale(batch), surrogate.accepted
+        return batch.row_sum(tokens) * self._row_scale(batch), surrogate.accepted
 
     def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
         """Learn from the whole batch of an update, once, after it; only objectives with a state do."""
@@ -230,28 +240,32 @@ class Objective(Settings, ABC):
         value, slope = surrogate.value, surrogate.slope
         if slope is None:
             if weights is not None:
-                value = value * (weights if weights.dim() == 1 else batch.share(weights))
+                value = value * (weights if weights.shape == value.shape else batch.share(weights))
             return value.sum() / batch.totals.sequences
         with torch.no_grad():
-            scale = torch.as_tensor(self._row_scale(batch), dtype=value.dtype, device=value.device).reshape(-1, 1)
+            scale = torch.as_tensor(self._row_scale(batch), dtype=value.dtype, device=value.device)
+            if scale.dim():
+                scale = batch.spread(scale)
             if weights is not None:
-                scale = scale * (weights if weights.dim() == 2 else weights.unsqueeze(-1))
-            total, slope = _masked_product(value, scale, batch.mask).sum(), _masked_product(slope, scale, batch.mask)
+                per_response = weights.shape == batch.lengths.shape
+                scale = scale * (batch.spread(weights) if per_response else weights)
+            total, slope = _masked_product(value, scale, batch).sum(), _masked_product(slope, scale, batch)
         return with_slope(batch.logprobs, total, slope)
 
 
-def _masked_product(tokens: Tensor, scale: Tensor, mask: Tensor) -> Tensor:
-    """tokens * scale, 0 where masked out; in place if `tokens` is (B, T) already."""
-    if tokens.shape == mask.shape:
-        return tokens.mul_(scale).masked_fill_(~mask, 0.0)
-    return masked(tokens * scale, mask)
+def _masked_product(tokens: Tensor, scale: Tensor, batch: Batch) -> Tensor:
+    """tokens * scale, 0 where masked out; in place if there is one value per token already."""
+    if tokens.shape == batch.logprobs.shape:
+        return batch.hide_(tokens.mul_(scale))
+    return batch.hide_((tokens * scale).expand_as(batch.logprobs).clone())
 
 
-def _given(value: Tensor | None, name: str, option: str, batch: Batch) -> Tensor:
+def _given(tokens: Mapping[str, Tensor | None], name: str, option: str, batch: Batch) -> Tensor:
+    value, shape = tokens[name], tuple(batch.logprobs.shape)
     if value is None:
-        raise ValueError(f"the option {option} needs {name}: pass it to the call, shape (B, T)")
-    if value.shape != batch.mask.shape:
-        raise ValueError(f"{name} must have the shape of mask, {tuple(batch.mask.shape)}, not {tuple(value.shape)}")
+        raise ValueError(f"the option {option} needs {name}: pass it to the call, one value per token")
+    if value.shape != shape:
+        raise ValueError(f"{name} must have the shape of logprobs, {shape}, not {tuple(value.shape)}")
     return value
 
 
@@ -261,8 +275,8 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     The clip rate is of answers with an advantage: the others have no gradient that clipping could remove.
     """
     has_gradient = ratios.has_gradient(batch.advantages)
-    if has_gradient.dim() == 2:
-        has_gradient = (has_gradient & batch.mask).any(-1)
+    if batch.by_token:
+        has_gradient = batch.share(has_gradient) > 0
     columns = [batch.log_ratio.detach(), batch.lengths, surrogate.accepted, surrogate.capped, has_gradient]
     table = torch.stack([c.to(batch.lengths.dtype) for c in columns])
     empty = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from fspo.objectives.batch import Batch, masked
+from fspo.objectives.packing import Packing
 from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.settings import Settings
 from fspo.tensors import no_grad, torch
@@ -32,8 +33,10 @@ class KLPenalty(Settings):
     importance: bool = Field(False, description="multiply by the token ratio")
 
     def per_token(self, batch: Batch, ref_logprobs: Tensor, cap: float) -> Tensor:
-        """(B, T), 0 where masked out; exponents are capped at `cap`."""
-        d = masked(batch.logprobs - ref_logprobs.detach(), batch.mask)
+        """One per token, 0 where masked out; exponents are capped at `cap`."""
+        d = batch.logprobs - ref_logprobs.detach()
+        if batch.mask is not None:
+            d = masked(d, batch.mask)
         kl = d if self.kind == "k1" else d.square() / 2 if self.kind == "k2" else low_variance_kl(-d, cap)
         return kl * capped_ratio(batch.token_log_ratio, cap)[0] if self.importance else kl
 
@@ -72,17 +75,24 @@ class Mismatch(Settings):
         return self
 
     @no_grad
-    def weights(self, old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights, (B,) or (B, T), and which of them the rule changed.
+    def weights(
+        self, old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor | None, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The weights, one per response or per token, and which of them the rule changed.
 
         A token whose sampler log-prob is NaN (the engine gave none) counts as matching.
         """
-        d = torch.nan_to_num(masked(old_logprobs - sampler_logprobs, mask), nan=0.0)
+        d = torch.nan_to_num(old_logprobs - sampler_logprobs, nan=0.0)
+        if packing is None:
+            assert mask is not None
+            d, lengths = masked(d, mask), mask.sum(-1)
+        else:
+            lengths = packing.counts()
+        lengths = lengths.clamp(min=1)
         low = d.new_tensor(math.log(self.low) if self.low else -math.inf)
         high = d.new_tensor(math.log(self.high))
-        lengths = mask.sum(-1).clamp(min=1)
         if self.level != "token":
-            d = d.sum(-1)
+            d = d.sum(-1) if packing is None else packing.sum(d)
         if self.level == "geometric":
             d = d / lengths
         if self.c is not None:

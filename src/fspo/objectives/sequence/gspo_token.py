@@ -28,10 +28,10 @@ class GSPOToken(GSPO):
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.token_advantages
-        mean = (batch.log_ratio / batch.lengths).unsqueeze(-1)
+        mean = batch.spread(batch.log_ratio / batch.lengths)
         _, low, high = self.half_widths(batch.totals)
         clip = pessimistic(mean, A, -low, high, self.exponent_cap)
-        if batch.advantages.dim() == 1:  # the same for all tokens of a response
+        if batch.packing is None and not batch.by_token:  # (B, 1): the same for all tokens of a response
             accepted, capped = (marks.squeeze(-1).to(A.dtype) for marks in (clip.accepted, clip.capped))
         else:
             accepted, capped = batch.share(clip.accepted), batch.share(clip.capped)

@@ -55,11 +55,11 @@ class VESPO(Objective):
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.row_advantages
         cap = self.exponent_cap
-        total = batch.token_log_ratio.clamp(-cap, cap).sum(-1)
+        total = batch.row_sum(batch.token_log_ratio.clamp(-cap, cap), hidden=True)
         log_w = total.clamp(LOWEST, cap)
         k = torch.where(A >= 0, self.k_pos, self.k_neg)
         decay = torch.where(A >= 0, self.lambda_pos, self.lambda_neg)
         log_phi = k * log_w + decay * (1 - log_w.exp())
         accepted = (log_phi - log_w).clamp(max=0).exp()
-        slope = (log_phi.exp() * A).unsqueeze(-1)
+        slope = batch.spread(log_phi.exp() * A)
         return Surrogate(slope * batch.logprobs, accepted, total > cap, slope=slope)

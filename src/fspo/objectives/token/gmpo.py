@@ -46,10 +46,10 @@ class GMPO(Objective):
     def surrogate(self, batch: Batch) -> Surrogate:
         A, l = batch.row_advantages, batch.token_log_ratio
         infinite = A.new_tensor(torch.inf)
-        low = torch.where(A < 0, -self.clip_low, -infinite).unsqueeze(-1)
-        high = torch.where(A > 0, self.clip_high, infinite).unsqueeze(-1)
+        low = batch.spread(torch.where(A < 0, -self.clip_low, -infinite))
+        high = batch.spread(torch.where(A > 0, self.clip_high, infinite))
         # A masked-out position holds 0, which lies inside every range: clamping leaves it 0.
-        mean = torch.clamp(l, low, high).sum(-1) / batch.lengths
+        mean = batch.row_sum(torch.clamp(l, low, high), hidden=True) / batch.lengths
         ratio, capped = capped_ratio(mean, self.exponent_cap)
         with torch.no_grad():
             accepted = batch.share((l >= low) & (l <= high)) * ~capped

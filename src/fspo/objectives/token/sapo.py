@@ -49,9 +49,11 @@ class SAPO(Objective):
         A = batch.token_advantages
         tau = torch.where(A > 0, self.tau_pos, self.tau_neg).to(A.dtype)
         ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
-        gate = (ratio - 1).mul_(tau).sigmoid_().masked_fill_(~batch.mask, 0)
+        gate = (ratio - 1).mul_(tau).sigmoid_()
+        gate = batch.hide_(gate)
         # The gate's slope is 4 g (1 - g) times the ratio; sums and products in place, so that few tensors are held.
-        accepted = 4 * (gate.sum(-1) - torch.einsum("bt,bt->b", gate, gate)) / batch.lengths
+        square = torch.einsum("bt,bt->b", gate, gate) if batch.packing is None else batch.row_sum(gate * gate)
+        accepted = 4 * (batch.row_sum(gate, hidden=True) - square) / batch.lengths
         slope = ratio.mul_(gate)
         slope = slope.addcmul_(slope, gate, value=-1).mul_(4 * A)
         return Surrogate(gate.mul_(4 / tau * A), accepted.clamp(0, 1), batch.share(capped), slope=slope)

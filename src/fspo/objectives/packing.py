@@ -1,0 +1,126 @@
+"""Responses without padding: the tokens of all of them in one flat tensor, and where each response ends.
+
+Sums over a response are differences of a running sum in float64: linear in the tokens, exact to rounding, and the same
+on every run. Their gradient is a look-up.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fspo.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """B responses in N flat tokens, of which the trained ones are `kept` (all of them where that is None)."""
+
+    row: Tensor  # the response of each kept token, in order
+    ends: Tensor  # (B,) how many kept tokens there are up to the end of each response
+    kept: Tensor | None  # (N,) bool
+
+    @classmethod
+    def of(
+        cls, tokens: int, mask: Tensor | None, segment_ids: Tensor | None, cu_seqlens: Tensor | Sequence[int] | None
+    ) -> Packing:
+        """From segment ids (N,), equal for the tokens of a response, or cumulative lengths (B + 1,) from 0 to N."""
+        if (segment_ids is None) == (cu_seqlens is None):
+            raise ValueError(
+                "flat log-probs need either segment_ids (N,) or cu_seqlens (B + 1,), to say where a response ends"
+            )
+        if segment_ids is not None:
+            if tuple(segment_ids.shape) != (tokens,):
+                raise ValueError(f"segment_ids must have the shape ({tokens},), not {tuple(segment_ids.shape)}")
+            row, counts = torch.unique_consecutive(segment_ids, return_inverse=True, return_counts=True)[1:]
+        else:
+            starts = torch.as_tensor(cu_seqlens).long()
+            counts = starts.diff()
+            if starts.dim() != 1 or len(starts) < 2 or int(starts[0]) or int(starts[-1]) != tokens or counts.min() < 0:
+                raise ValueError(
+                    f"cu_seqlens must rise from 0 to {tokens}, the number of tokens, not {starts.tolist()}"
+                )
+            row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        if mask is not None:
+            if mask.dtype != torch.bool or tuple(mask.shape) != (tokens,):
+                raise ValueError(f"mask must be a bool tensor of shape ({tokens},); mask.bool() makes one")
+            row = row[mask.to(row.device)]
+            counts = torch.bincount(row, minlength=len(counts))
+        return cls(row, counts.cumsum(0), mask)
+
+    def to(self, device: Any) -> Packing:
+        kept = None if self.kept is None else self.kept.to(device)
+        return Packing(self.row.to(device), self.ends.to(device), kept)
+
+    def take(self, tokens: Tensor) -> Tensor:
+        """The kept ones of N tokens."""
+        return tokens if self.kept is None else tokens[self.kept]
+
+    def sum(self, tokens: Tensor) -> Tensor:
+        """(B,) the sum of the kept tokens of each response, differentiable."""
+        result: Tensor = _row_sum().apply(tokens, self.row, self.ends)
+        return result
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """(B,) -> one value per kept token."""
+        return rows[self.row]
+
+    def counts(self) -> Tensor:
+        """(B,) the kept tokens of each response."""
+        return self.ends.diff(prepend=self.ends.new_zeros(1))
+
+
+Tokens = dict[str, Any]
+
+
+def laid_out(
+    tokens: Tokens, mask: Any, segment_ids: Tensor | None, cu_seqlens: Tensor | Sequence[int] | None
+) -> tuple[Tokens, Tensor | None, Packing | None]:
+    """Per-token inputs of any form: padded as they are; a list or flat ones as flat trained tokens, with a packing."""
+    logprobs = tokens["logprobs"]
+    if isinstance(logprobs, list | tuple) and all(isinstance(row, torch.Tensor) for row in logprobs):
+        cu_seqlens = [0, *itertools.accumulate(len(row) for row in logprobs)]
+        tokens = {name: _joined(rows) for name, rows in tokens.items()}
+        mask = _joined(mask)
+    elif segment_ids is None and cu_seqlens is None:
+        return tokens, mask, None
+    flat = tokens["logprobs"]
+    if not isinstance(flat, torch.Tensor) or flat.dim() != 1 or not len(flat):
+        raise ValueError("packed log-probs must be one flat tensor (N,) with N > 0, or a list of (L,) tensors")
+    for name, values in tokens.items():
+        if values is not None and values.shape != flat.shape:
+            raise ValueError(f"{name} has the shape {tuple(values.shape)} where logprobs have {tuple(flat.shape)}")
+    packing = Packing.of(len(flat), mask, segment_ids, cu_seqlens).to(flat.device)
+    return {name: values if values is None else packing.take(values) for name, values in tokens.items()}, None, packing
+
+
+def _joined(rows: Any) -> Any:
+    return torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows
+
+
+@functools.cache
+def _row_sum() -> Any:
+    """The operation of `Packing.sum`, defined when torch is first needed."""
+
+    class RowSum(torch.autograd.Function):
+        """Differences of the running sum."""
+
+        @staticmethod
+        def forward(ctx: Any, tokens: Tensor, row: Tensor, ends: Tensor) -> Tensor:
+            ctx.save_for_backward(row)
+            running = torch.cumsum(tokens, 0, dtype=torch.float64)
+            running = torch.cat([running.new_zeros(1), running])[ends]
+            return running.diff(prepend=running.new_zeros(1)).to(tokens.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+            (row,) = ctx.saved_tensors
+            return gradient[row], None, None
+
+    return RowSum
