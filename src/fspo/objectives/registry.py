@@ -25,7 +25,7 @@ from fspo.objectives.token.gmpo import GMPO
 from fspo.objectives.token.grpo import GRPO
 from fspo.objectives.token.ppo import PPO
 from fspo.objectives.token.sapo import SAPO
-from fspo.plugins import Registry
+from fspo.settings import Registry
 
 OBJECTIVES: Registry[Objective] = Registry(
     "objective",
