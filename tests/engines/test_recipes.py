@@ -15,11 +15,10 @@ from verl.utils.import_utils import load_extern_object
 
 from fspo import recipes, tasks
 from fspo.config import read
-from fspo.engines.sampler_rules import BAND
+from fspo.engines.translate import BAND
 from fspo.engines.trl import run as run_trl
-from fspo.engines.verl import hydra_settings
+from fspo.engines.verl import job
 from fspo.engines.verl import run as run_verl
-from fspo.engines.verl.job import write_prompts
 from fspo.runs import Metrics, NullObserver, RunWriter, Timing, load
 from helpers.custom_objective import HALVED
 from helpers.small_recipes import RECIPES, overrides
@@ -39,7 +38,7 @@ def fspo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def translated(engine: str, config: Any, folder: Path) -> dict[str, Any]:
-    return (run_trl.arguments if engine == "trl" else hydra_settings.overrides)(config, folder)
+    return (run_trl.arguments if engine == "trl" else job.overrides)(config, folder)
 
 
 def test_every_recipe_is_here() -> None:
@@ -84,11 +83,11 @@ def test_what_an_engine_cannot_do_is_refused(engine: str, setting: str, sentence
 
 def test_an_objective_of_another_module_is_named_for_verl(tmp_path: Path) -> None:
     settings = [f"objective={{name: '{HALVED}', c_low: 0.1, entropy_coef: 0.01}}"]
-    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
     assert found[f"{actor}.policy_loss.loss_mode"] == "fspo"
     assert found[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1, "mismatch": BAND}
-    word = next(word for word in hydra_settings.command(found) if "policy_loss.objective" in word)
+    word = next(word for word in job.command(found) if "policy_loss.objective" in word)
     assert OverridesParser.create().parse_override(word).value() == found[f"++{actor}.policy_loss.objective"]
     assert found[f"{actor}.entropy_coeff"] == 0.01
 
@@ -99,7 +98,7 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
         "objective={name: gspo, kl: {coef: 0.01, kind: k2}, entropy_coef: 0.002}",
         "engines.verl.trainer.n_gpus_per_node=4",
     ]
-    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
     assert found[f"{actor}.policy_loss.loss_mode"] == "fspo.gspo"
     assert found[f"++{actor}.policy_loss.objective"] == {"mismatch": BAND}
@@ -112,8 +111,8 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
 def test_overrides_survive_hydra(tmp_path: Path) -> None:
     """Hydra's own parser reads every value back unchanged."""
     parser = OverridesParser.create()
-    found = hydra_settings.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
-    for word, value in zip(hydra_settings.command(found)[3:], found.values(), strict=True):
+    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
+    for word, value in zip(job.command(found)[3:], found.values(), strict=True):
         assert parser.parse_override(word).value() == value, word
 
 
@@ -131,8 +130,8 @@ def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
     """As verl loads and calls it: by the name of its module, with the prompts that were written for verl."""
     config = read(None, ["task={name: sort, n_min: 2, n_max: 4}", "update.schedule=constant", "steps=2", "warmup=null"])
     RunWriter(tmp_path).describe(config.model_dump(mode="json"), engine="verl")
-    write_prompts(config, tmp_path)
-    found = hydra_settings.overrides(config, tmp_path)
+    job.write_prompts(config, tmp_path)
+    found = job.overrides(config, tmp_path)
     prefix = "reward.custom_reward_function"
     compute_score: Any = load_extern_object(found[f"{prefix}.path"], found[f"{prefix}.name"])
     rows = pl.read_parquet(tmp_path / "train.parquet").head(3).to_dicts()
@@ -166,7 +165,7 @@ def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "verl"])
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
-    settings = [*overrides(name, tmp_path), "rollout.engine=local"]
+    settings = [*overrides(name, tmp_path), *([] if engine == "local" else ["engines.trl.use_vllm=false"])]
     run = tmp_path / "run"
     done = fspo("train", f"recipe:{name}", *settings, "--engine", engine, "--out", str(run))
     assert done.returncode == 0, done.stderr

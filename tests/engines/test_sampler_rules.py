@@ -14,9 +14,9 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weig
 
 import fspo
 from fspo.config import read
-from fspo.engines.sampler_rules import BAND, RULE
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig
-from fspo.engines.verl.hydra_settings import OPEN, overrides
+from fspo.engines.verl.job import OPEN, overrides
 from fspo.model import tiny
 from fspo.objectives import Mismatch
 from helpers.batches import Inputs, random_batch
@@ -195,7 +195,7 @@ def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any
             old_log_prob=batch.old_logprobs, log_prob=ours, advantages=batch.advantages.unsqueeze(-1) * batch.mask,
             response_mask=batch.mask, config=made, rollout_is_weights=weights,
         )  # fmt: skip
-        objective = fspo.objectives.for_trainer(name.removeprefix("fspo."), mismatch=rule)
+        objective = fspo.objectives.get(name.removeprefix("fspo."), mismatch=rule)
         expected = objective(
             plain, batch.old_logprobs, batch.advantages, batch.mask, sampler_logprobs=batch.sampler_logprobs
         ).loss

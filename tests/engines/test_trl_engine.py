@@ -382,7 +382,7 @@ def test_a_signal_saves_and_a_failed_start_leaves_the_folder_free(tmp_path: Path
 def test_settings_from_the_command_line(tmp_path: Path) -> None:
     arguments = ["--output_dir", str(tmp_path), "--objective", "fspo", "--objective_args", '{"clip_rate": 0.1}']
     (config,) = TrlParser(cast(Any, [FSPOConfig])).parse_args_and_config([*arguments, "--use_cpu", "--bf16", "false"])
-    assert config.make_objective() == fspo.objectives.for_trainer("fspo", clip_rate=0.1)
+    assert config.make_objective() == fspo.objectives.get("fspo", clip_rate=0.1)
 
 
 def test_a_kl_penalty_of_ours_makes_trl_keep_a_reference(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         learning = {"drift": "kl"} if name in ("fspo", "fspo_studentized") else {}
         config = actor(name, learning, updates=1)
         call(config, before, before.logprobs)  # the rollout from which the drift and an adaptive band are taken
-        objective = fspo.objectives.for_trainer(NAMES[name], **learning)
+        objective = fspo.objectives.get(NAMES[name], **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
         objective.observe(S, before.mask.sum(-1), 0)

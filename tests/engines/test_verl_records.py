@@ -13,7 +13,7 @@ pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.tracking import FileLogger
 
-from fspo.engines.verl.log import collect
+from fspo.engines.verl.run import collect
 from fspo.runs import Evaluated, Metrics, load, read_lines
 from helpers.audited import assert_the_audit_agrees
 from helpers.verl_ranks import ROWS, actor, train, update

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from fspo.engines.sampler_rules import BAND, RULE
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 from fspo.model import tiny
 from fspo.objectives import Mismatch
