@@ -68,7 +68,7 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
     collect(log, run)
     assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
-    assert merged.objective == {"name": "fspo", "reference_length": "mean"}
+    assert merged.objective == {"name": "fspo"}
     assert merged.facts.engine == "verl"
     assert assert_the_audit_agrees(run) > 0
 
