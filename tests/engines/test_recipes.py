@@ -10,17 +10,22 @@ from typing import Any
 
 import polars as pl
 import pytest
+import verl
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import load_extern_object
 
-from fspo import recipes, tasks
+from fspo import objectives, recipes, tasks
 from fspo.config import read
-from fspo.engines.translate import BAND
+from fspo.engines.translate import BAND, settings_blocks
+from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl import run as run_trl
 from fspo.engines.verl import job
 from fspo.engines.verl import run as run_verl
 from fspo.runs import Metrics, NullObserver, RunWriter, Timing, load
 from helpers.custom_objective import HALVED
+from helpers.pages import blocks
 from helpers.small_recipes import RECIPES, overrides
 
 ENGINES = {
@@ -29,6 +34,8 @@ ENGINES = {
     "gsm8k-24gb": ("local", "trl", "verl"),
     "smollm2-chain-sum": ("local", "trl", "verl"),
 }
+VERL_CONFIG = Path(verl.__file__).parent / "trainer" / "config"
+DOCS = Path(__file__).parents[2] / "docs"
 PAIRS = [(name, engine) for name, engines in ENGINES.items() for engine in engines]
 
 
@@ -116,14 +123,43 @@ def test_overrides_survive_hydra(tmp_path: Path) -> None:
         assert parser.parse_override(word).value() == value, word
 
 
-@pytest.mark.slow
-def test_a_dry_run_needs_no_other_trainer() -> None:
-    code = (
-        "import sys, fspo.engines.trl.run, fspo.engines.verl.run;"
-        "assert not {'trl', 'verl', 'ray', 'datasets'} & set(sys.modules), sys.modules.keys()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+# --- settings to paste ------------------------------------------------------------------------------------------------
+
+
+def composed(words: list[str], folder: Path = VERL_CONFIG, name: str = "ppo_trainer") -> Any:
+    """The policy loss of verl's actor, as verl makes it from a configuration and overrides of the command line."""
+    with initialize_config_dir(str(folder), version_base=None):
+        return omega_conf_to_dataclass(compose(name, overrides=words).actor_rollout_ref.actor.policy_loss)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"name": "fspo", "c_low": 0.021, "c_high": 0.034, "drift": -1e-05},
+        {"name": "fspo_adaptive", "clip_rate": 0.1},
+        {"name": "gspo", "clip_low": 3e-4, "clip_high": 4e-4},
+    ],
+)
+def test_settings_to_paste_run_as_printed(objective: dict[str, Any], tmp_path: Path) -> None:
+    printed, wanted = settings_blocks(objective, updates=4), objectives.get(**objective)
+    assert objectives.get(**read(None, printed["fspo"].split()).objective) == wanted
+    small = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    made = eval(printed["TRL"], {"FSPOConfig": lambda **given: FSPOConfig(**small, **given)})
+    assert made.make_objective() == wanted
+    policy = composed(printed["verl"].split())
+    assert (policy.build(), policy.updates) == (wanted, 4)
+
+
+def test_settings_of_verl_on_its_page_are_tried_as_written(tmp_path: Path) -> None:
+    """The overrides of a command line, and the same as a file beside an existing job."""
+    page = [block for block in blocks(DOCS / "engines-verl.md") if "policy_loss" in block.text]
+    command, file = page[0].text, page[1].text
+    words = [word for word in command.replace("\\\n", " ").split() if "=" in word and not word.startswith("VERL_")]
+    (tmp_path / "fspo.yaml").write_text(file)
+    wanted = objectives.get("fspo", c_low=0.03, c_high=0.03)
+    for policy in (composed(words), composed([], tmp_path, "fspo")):
+        assert (policy.build(), policy.updates) == (wanted, 4)
+        assert policy.records.endswith("/run")
 
 
 def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 import fspo
-from fspo.config import read
 from fspo.api import export
+from fspo.config import read
 from fspo.report.run_page import write
 from fspo.runs import Metrics, NullObserver, RunWarning, RunWriter, Timing, read_lines
 from fspo.training.loop import train
