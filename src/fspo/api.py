@@ -180,7 +180,13 @@ class _Loaded:
         changed_task = False
         if not isinstance(config, TrainConfig):
             path = None if run is None else run / "config.yaml"
-            if path is not None and not trust and (code := code_named_in(parse(path))):
+            saved = {} if path is None else parse(path)
+            if "trl" in saved:
+                raise ValueError(
+                    f"the run in {run} is of a script with FSPOTrainer, whose model and data were given as objects: "
+                    "give a checkpoint or model folder that the script saved, and a task"
+                )
+            if not trust and (code := code_named_in(saved)):
                 raise ValueError(
                     f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
                 )
@@ -261,9 +267,11 @@ class Conversation:
 
 
 def _run_of(folder: Path) -> Path | None:
-    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
+    """The run that a folder is, that it is a checkpoint or TRL's last model of, or that a script with TRL wrote."""
     if (folder / "config.yaml").is_file() or not folder.is_dir():
         return folder if folder.is_dir() else None
+    if (folder / "fspo" / "config.yaml").is_file():
+        return folder / "fspo"
     parent = folder.absolute().parent
     above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else None
     return above if above is not None and (above / "config.yaml").is_file() else None
@@ -380,7 +388,8 @@ Accuracy is over held-out prompts, with its 95 % interval.
 from {load_with}
 from transformers import AutoTokenizer
 
-model, tokenizer = {cls}.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)
+folder = "."  # of this file
+model, tokenizer = {cls}.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 ```
 
 ## Configuration
@@ -396,7 +405,8 @@ def _figures(run: Run, base: str) -> list[tuple[str, str]]:
     split = run.evaluations[-1].split if run.evaluations else ""
     evaluations = [line for line in run.evaluations if line.split == split]
     last = run.metrics[-1] if run.metrics else None
-    rows = [("Base model", f"`{base}`"), ("Task", f"`{_short(run.config.get('task'))}`")]
+    shown = Path(base).name if Path(base).is_absolute() else base  # a path of this machine says nothing elsewhere
+    rows = [("Base model", f"`{shown}`"), ("Task", f"`{_short(run.config.get('task'))}`")]
     rows.append(("Objective", f"`{_short(run.config.get('objective'))}`"))
     if evaluations:
         rows.append(("Held-out accuracy before training", _accuracy(evaluations[0])))

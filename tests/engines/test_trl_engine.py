@@ -404,9 +404,14 @@ def test_the_documented_change_of_a_grpo_script_runs(
     here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
     exec("\n".join(after).replace("num_iterations=2", here), names)
     names["trainer"].train()
-    found = load("out/fspo")
-    assert found.objective["name"] == "fspo"
-    assert len(found.metrics) == 3
+    run = load("out/fspo")
+    assert run.objective["name"] == "fspo"
+    assert len(run.metrics) == 3
+    for folder in ("out", "out/fspo"):
+        with pytest.raises(
+            ValueError, match="of a script with FSPOTrainer, whose model .* were given as objects"
+        ):
+            fspo.evaluate(folder)
 
 
 def test_an_objective_of_another_module(model: Path, tmp_path: Path) -> None:
