@@ -33,7 +33,7 @@ class Requests(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.requests: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -42,7 +42,7 @@ class Requests(HTMLParser):
             wanted = given.get("href", "")
         wanted += given.get("srcset", "")
         if re.search(r"^\s*(\w+:)?//", wanted) and not wanted.startswith("data:"):
-            self.found.append(f"<{tag}> {wanted}")
+            self.requests.append(f"<{tag}> {wanted}")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_site_is_built_without_a_warning_and_requests_nothing_from_elsewhere
     for page in pages:
         parser = Requests()
         parser.feed(page.read_text(encoding="utf-8"))
-        assert parser.found == [], page
+        assert parser.requests == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"(url\(\s*['\"]?|@import\s+['\"])(https?:)?//", style.read_text(encoding="utf-8")), style
 

@@ -143,8 +143,8 @@ def test_a_run_on_verl_says_what_is_missing_and_writes_nothing(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
     """A plug-in whose import fails is silent in verl; here its reason is known."""
-    found = checkup.probe()
-    assert (found["verl"], found["plugin"]) == ("", "")
+    problems = checkup.probe()
+    assert (problems["verl"], problems["plugin"]) == ("", "")
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fspo.objectives'] = None\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     assert "cannot be imported: ModuleNotFoundError" in checkup.probe(os.environ | {"PYTHONPATH": path})["plugin"]

@@ -65,9 +65,9 @@ def test_a_recipe_is_found_wherever_a_file_is_taken() -> None:
 def test_a_recipe_resolves(name: str, engine: str, tmp_path: Path) -> None:
     """The model and data are those of the recipe: nothing is loaded or written."""
     config = read(f"recipe:{name}", [])
-    found = translated(engine, config, tmp_path / "run")
-    assert config.model.path in str(found) or engine == "trl"
-    assert config.update.lr in found.values()
+    translation = translated(engine, config, tmp_path / "run")
+    assert config.model.path in str(translation) or engine == "trl"
+    assert config.update.lr in translation.values()
     assert not (tmp_path / "run").exists()
 
 
@@ -90,13 +90,13 @@ def test_what_an_engine_cannot_do_is_refused(engine: str, setting: str, sentence
 
 def test_an_objective_of_another_module_is_named_for_verl(tmp_path: Path) -> None:
     settings = [f"objective={{name: '{HALVED}', c_low: 0.1, entropy_coef: 0.01}}"]
-    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    translation = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
-    assert found[f"{actor}.policy_loss.loss_mode"] == "fspo"
-    assert found[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1, "mismatch": BAND}
-    word = next(word for word in job.command(found) if "policy_loss.objective" in word)
-    assert OverridesParser.create().parse_override(word).value() == found[f"++{actor}.policy_loss.objective"]
-    assert found[f"{actor}.entropy_coeff"] == 0.01
+    assert translation[f"{actor}.policy_loss.loss_mode"] == "fspo"
+    assert translation[f"++{actor}.policy_loss.objective"] == {"name": HALVED, "c_low": 0.1, "mismatch": BAND}
+    word = next(word for word in job.command(translation) if "policy_loss.objective" in word)
+    assert OverridesParser.create().parse_override(word).value() == translation[f"++{actor}.policy_loss.objective"]
+    assert translation[f"{actor}.entropy_coeff"] == 0.01
 
 
 def test_options_that_verl_has_itself(tmp_path: Path) -> None:
@@ -105,21 +105,21 @@ def test_options_that_verl_has_itself(tmp_path: Path) -> None:
         "objective={name: gspo, kl: {coef: 0.01, kind: k2}, entropy_coef: 0.002}",
         "engines.verl.trainer.n_gpus_per_node=4",
     ]
-    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
+    translation = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", settings), tmp_path)
     actor = "actor_rollout_ref.actor"
-    assert found[f"{actor}.policy_loss.loss_mode"] == "fspo.gspo"
-    assert found[f"++{actor}.policy_loss.objective"] == {"mismatch": BAND}
-    assert (found[f"{actor}.use_kl_loss"], found[f"{actor}.kl_loss_coef"]) == (True, 0.01)
-    assert (found[f"{actor}.kl_loss_type"], found[f"{actor}.entropy_coeff"]) == ("mse", 0.002)
-    assert found[f"{actor}.loss_agg_mode"] == "seq-mean-token-mean"  # as GSPO's penalty has it
-    assert found["trainer.n_gpus_per_node"] == 4
+    assert translation[f"{actor}.policy_loss.loss_mode"] == "fspo.gspo"
+    assert translation[f"++{actor}.policy_loss.objective"] == {"mismatch": BAND}
+    assert (translation[f"{actor}.use_kl_loss"], translation[f"{actor}.kl_loss_coef"]) == (True, 0.01)
+    assert (translation[f"{actor}.kl_loss_type"], translation[f"{actor}.entropy_coeff"]) == ("mse", 0.002)
+    assert translation[f"{actor}.loss_agg_mode"] == "seq-mean-token-mean"  # as GSPO's penalty has it
+    assert translation["trainer.n_gpus_per_node"] == 4
 
 
 def test_overrides_survive_hydra(tmp_path: Path) -> None:
     """Hydra's own parser reads every value back unchanged."""
     parser = OverridesParser.create()
-    found = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
-    for word, value in zip(job.command(found)[3:], found.values(), strict=True):
+    translation = job.overrides(read(RECIPES / "gsm8k-24gb.yaml", []), tmp_path, chat=False)
+    for word, value in zip(job.command(translation)[3:], translation.values(), strict=True):
         assert parser.parse_override(word).value() == value, word
 
 
@@ -167,15 +167,15 @@ def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
     config = read(None, ["task={name: sort, n_min: 2, n_max: 4}", "update.schedule=constant", "steps=2", "warmup=null"])
     RunWriter(tmp_path).describe(config.model_dump(mode="json"), engine="verl")
     job.write_prompts(config, tmp_path)
-    found = job.overrides(config, tmp_path)
+    translation = job.overrides(config, tmp_path)
     prefix = "reward.custom_reward_function"
-    compute_score: Any = load_extern_object(found[f"{prefix}.path"], found[f"{prefix}.name"])
+    compute_score: Any = load_extern_object(translation[f"{prefix}.path"], translation[f"{prefix}.name"])
     rows = pl.read_parquet(tmp_path / "train.parquet").head(3).to_dicts()
     for index, row in enumerate(rows):
         truth = row["reward_model"]["ground_truth"]
         example = tasks.get(config.task).example("train", index)
         assert row["prompt"] == [{"role": "user", "content": example.prompt}]
-        folder = found[f"+{prefix}.reward_kwargs.folder"]
+        folder = translation[f"+{prefix}.reward_kwargs.folder"]
         right = compute_score(row["data_source"], example.solution, truth, folder=folder)
         assert right == {"score": 1.0, "acc": 1.0, "unscored": 0.0}
         assert compute_score(row["data_source"], "?", truth, folder=folder)["acc"] == 0
@@ -208,11 +208,11 @@ def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     rows = pl.read_parquet(run / "records")
     assert rows["step"].unique().sort().to_list() == [1, 2]
     assert len(rows) == 2 * 8 * read(RECIPES / f"{name}.yaml", []).update.epochs
-    found = load(run)
-    assert found.facts.engine == engine
-    assert [line.step for line in found.metrics] == [1, 2]
-    assert [line.step for line in found.evaluations] == [0, 2]
-    assert {line.step for line in found.samples} == {1, 2}
+    recorded = load(run)
+    assert recorded.facts.engine == engine
+    assert [line.step for line in recorded.metrics] == [1, 2]
+    assert [line.step for line in recorded.evaluations] == [0, 2]
+    assert {line.step for line in recorded.samples} == {1, 2}
     assert "Clip rate by length" in (run / "report.html").read_text()
     if (name, engine) == ("gsm8k-24gb", "trl"):
         assert fspo("eval", str(run), "--prompts", "4").returncode == 0
@@ -220,6 +220,6 @@ def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
 
 def test_trl_trains_float32_weights_whatever_the_model_computes_in(tmp_path: Path) -> None:
     for dtype, products in (("bfloat16", True), ("float32", False)):
-        found = run_trl.arguments(read(None, [f"model.dtype={dtype}", "warmup=null"]), tmp_path)
-        assert found["model_init_kwargs"] == {"dtype": "float32"}
-        assert found["bf16"] is products
+        translation = run_trl.arguments(read(None, [f"model.dtype={dtype}", "warmup=null"]), tmp_path)
+        assert translation["model_init_kwargs"] == {"dtype": "float32"}
+        assert translation["bf16"] is products

@@ -120,11 +120,11 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
     noise = torch.Generator().manual_seed(1)
 
     def sampler(asked: list[str], host: Any) -> dict[str, Any]:
-        found: dict[str, Any] = answers(asked, host)
-        found["logprobs"] = [
-            (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
+        sampled: dict[str, Any] = answers(asked, host)
+        sampled["logprobs"] = [
+            (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in sampled["completion_ids"]
         ]
-        return found
+        return sampled
 
     run = trainer(model, tmp_path, objective="grpo", rollout_func=sampler, **common)
     run.objective = FSPOConfig(**settings(tmp_path, objective="grpo", use_vllm=True, **common)).make_objective()
@@ -159,11 +159,11 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
         assert f"fspo/{name}" in moved
     assert {"fspo/clip_by_length/1", "fspo/clip_by_length/2", "entropy", "reward"} <= set(log[0]) | set(moved)
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
-    found = load(tmp_path / "fspo")
-    assert (found.name, found.notes) == (tmp_path.name, [])
+    recorded = load(tmp_path / "fspo")
+    assert (recorded.name, recorded.notes) == (tmp_path.name, [])
     measured = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
-    assert [(line.step, line.prompts, line.samples) for line in found.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
-    assert [line.reward for line in found.evaluations] == pytest.approx(measured, rel=1e-5)
+    assert [(line.step, line.prompts, line.samples) for line in recorded.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
+    assert [line.reward for line in recorded.evaluations] == pytest.approx(measured, rel=1e-5)
     page = write(tmp_path / "fspo").read_text()
     assert f"<h1>{tmp_path.name}</h1>" in page
     assert 'class="alert"' not in page
@@ -182,12 +182,12 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert set(written["truncated"]) == {True, False}
     assert written.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
-    found = load(tmp_path / "fspo")
-    assert found.objective["name"] == "fspo"
-    assert found.config["trl"]["learning_rate"] == 1e-3
-    assert found.facts.engine == "trl"
-    assert [line.step for line in found.metrics] == [1, 2, 3]
-    assert found.metrics[0].reward == pytest.approx(log[0]["reward"])
+    recorded = load(tmp_path / "fspo")
+    assert recorded.objective["name"] == "fspo"
+    assert recorded.config["trl"]["learning_rate"] == 1e-3
+    assert recorded.facts.engine == "trl"
+    assert [line.step for line in recorded.metrics] == [1, 2, 3]
+    assert recorded.metrics[0].reward == pytest.approx(log[0]["reward"])
     assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
