@@ -65,7 +65,7 @@ def make_model(case: str, folder: Path) -> None:
     """The model of a case, made once: tiny solves 30 to 50 % of its prompts, long is as initialised."""
     from fspo import tasks
     from fspo.model.loading import load, save, set_threads
-    from fspo.sections import WarmupConfig
+    from fspo.config import WarmupConfig
     from fspo.tasks.scoring import Scorer
     from fspo.training.warmup import fit
 

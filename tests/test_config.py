@@ -9,10 +9,12 @@ import pytest
 import yaml
 from pydantic.fields import FieldInfo
 
+import fspo
 from fspo import config, objectives, tasks
 from fspo.config import TrainConfig, read
+from fspo.files import yaml_value
 from fspo.objectives import FSPO
-from fspo.runs import RunWriter
+from fspo.runs import Observer, RunWriter
 from fspo.settings import Settings
 from fspo.tasks.registry import TASKS
 
@@ -85,6 +87,9 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
     assert changed.update.lr == 0.001
     assert changed.objective == {"name": "gspo", "clip_low": 0.01}
     assert changed.task == {"name": "walk", "down": True, "n_max": 9}
+    tables = {"update": {"lr": 1e-3}, "objective": {"clip_low": 0.01}, "task": {"n_max": 9}, "warmup": None}
+    assert read(tmp_path / "a.yaml", tables) == changed
+    assert read(tmp_path / "a.yaml", {"objective": {"name": "fspo"}}).objective == {"name": "fspo"}
     mixed = read(None, ["task=[{name: sort, weight: 3}, add]"])
     assert [t["name"] if isinstance(t, dict) else t for t in mixed.task] == ["sort", "add"]
 
@@ -106,7 +111,8 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
         (["update.minibatches=64"], "a minibatch holds whole groups"),
         (["update.lr_warmup=500"], "must be below steps"),
         (["rollout.top_p=0.9"], "RolloutConfig has no parameter 'top_p'"),
-        (["objective.mismatch={level: token}"], "rollout.engine = 'local' samples with the trainer's own"),
+        (["objective=opo"], "'opo' is an advantage and not an objective: set advantage=opo"),
+        (["advantage=gspo"], "'gspo' is an objective and not an advantage: set objective=gspo"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(overrides: list[str], sentence: str) -> None:
@@ -127,13 +133,46 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read(tmp_path / "list.yaml", [])
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: &a [1]\n" + "".join(f"b{i}: *a\n" for i in range(13)), "more than 12 aliases or 100 levels"),
+        ("a: &a {x: 1}\n" + "".join(f"b{i}: {{<<: *a}}\n" for i in range(40_000)), "more than 200,000 characters"),
+        ("[" * 100_000, "more than 12 aliases or 100 levels"),
+        ("task: &t [*t]", "is inside what it stands for"),
+    ],
+)
+def test_yaml_that_would_cost_much_is_refused(text: str, sentence: str) -> None:
+    """Before it is loaded: aliases of aliases grow without bound, and the parser in C overflows its stack."""
+    with pytest.raises(ValueError, match=sentence):
+        yaml_value(text)
+
+
+def test_an_objective_of_the_same_name_as_an_advantage_is_trained_with_a_note(tmp_path: Path) -> None:
+    class Notes(Observer):
+        texts: ClassVar[list[str]] = []
+
+        def note(self, text: str) -> None:
+            self.texts.append(text)
+
+    small: dict[str, Any] = {"model": {"path": "tiny:1x32"}, "warmup": None, "steps": 1, "eval": {"prompts": 1}}
+    small |= {"task": {"name": "sort", "n_max": 4}, "rollout": {"prompts": 4, "group": 2, "max_new_tokens": 4}}
+    fspo.train(small | {"objective": "grpo"}, tmp_path / "silent", observer=Notes())
+    assert "the objective grpo is trained with the default advantage rloo; advantage=grpo is another" in Notes.texts
+    Notes.texts.clear()
+    fspo.train(small | {"objective": "grpo", "advantage": "rloo"}, tmp_path / "chosen", observer=Notes())
+    assert Notes.texts == []
+    with pytest.raises(ValueError, match="the local engine samples with the trainer's own: leave it out"):
+        fspo.train(small | {"objective": {"name": "fspo", "mismatch": {}}}, tmp_path / "refused")
+
+
 def test_a_resumed_run_starts_from_its_own_configuration(tmp_path: Path) -> None:
     saved = config.read(None, ["objective=gspo", "rollout.prompts=8", "seed=3"])
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(saved.model_dump(mode="json")))
-    found = config.read(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
-    config.require_same_run(saved, found)
-    assert (found.objective, found.rollout.prompts, found.seed, found.steps) == ({"name": "gspo"}, 8, 3, 400)
+    resumed = config.read(path, ["steps=400", "log.samples=9", "eval.prompts=7"])
+    config.require_same_run(saved, resumed)
+    assert (resumed.objective, resumed.rollout.prompts, resumed.seed, resumed.steps) == ({"name": "gspo"}, 8, 3, 400)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
-"""Every public name has a docstring with an example, and every example does what it says."""
+"""Every public name has a docstring with an example that does what it says; so does the one page of code."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -37,3 +41,29 @@ def test_examples_do_what_they_say(name: str, tmp_path: Path, monkeypatch: pytes
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(EXAMPLES[name], out=outcome.append)
     assert not runner.failures, "".join(outcome)
+
+
+MINIMAL = Path(__file__).parents[1] / "examples" / "minimal.py"
+
+
+def test_the_one_page_of_code_runs_as_a_script() -> None:
+    assert len(MINIMAL.read_text().splitlines()) <= 200
+    done = subprocess.run([sys.executable, MINIMAL, "--steps", "5"], capture_output=True, text=True)
+    assert "of the tokens right" in done.stdout, done.stderr
+    assert "Clip rate by length" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_one_page_of_code_learns_and_shows_what_each_range_clips() -> None:
+    """FSPO clips all lengths alike where a fixed range clips the long and GSPO the short."""
+    page: dict[str, Any] = runpy.run_path(str(MINIMAL))
+    slopes = {}
+    for name in ("fspo", "rloo", "gspo"):
+        shares, rows = page["train"](page["Args"](objective=name, steps=20))
+        assert shares[0] < 0.2
+        assert shares[-1] > 0.4
+        bins = fspo.fairness.measure(rows["length"], rows["accepted"], bins=4).bins
+        slopes[name] = bins[-1].clip_rate - bins[0].clip_rate
+    assert slopes["rloo"] > 0.2
+    assert slopes["gspo"] < -0.05
+    assert abs(slopes["fspo"]) < 0.1

@@ -21,8 +21,8 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 EXAMPLE = re.compile(r"^\[dim\](.*?)\[/\] *(.*)$", re.M)  # in the help of a command, with a note after it
 API = ("fspo", "fspo.objectives", "fspo.advantages", "fspo.fairness", "fspo.tasks", "fspo.runs")
 ENGINES = (  # named here, because their packages import TRL and verl
-    "fspo.engines.trl.arguments.FSPOConfig", "fspo.engines.trl.trainer.FSPOTrainer",
-    "fspo.engines.verl.plugin.PolicyLoss", "fspo.engines.verl.log.collect",
+    "fspo.engines.trl.trainer.FSPOConfig", "fspo.engines.trl.trainer.FSPOTrainer",
+    "fspo.engines.verl.plugin.PolicyLoss", "fspo.engines.verl.run.collect",
 )  # fmt: skip
 
 

@@ -1,10 +1,13 @@
-"""Train, evaluate and sample from Python: what the command line calls, with the same objects.
+"""Train, evaluate, sample and export from Python: what the command line calls, with the same objects.
 
 Nothing heavy is imported before it is needed, so that these names can be offered by `import fspo`.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +15,29 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import yaml
+
+from fspo import advantages, objectives
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
-from fspo.runs import Observer, Run, RunWarning, require_engine
+from fspo.files import replace_file
+from fspo.runs import Evaluated, Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
+from fspo.text import percent, short
 
 if TYPE_CHECKING:
     from fspo.model.loading import Policy
     from fspo.tasks import Task
     from fspo.training.evaluate import Answer, Evaluation
 
-__all__ = ["Conversation", "Engine", "evaluate", "load_run", "sample", "train"]
+__all__ = ["Conversation", "Engine", "card", "evaluate", "export", "load_run", "push", "sample", "train"]
 
+Config = TrainConfig | Mapping[str, Any] | None
 Engine = Literal["local", "trl", "verl"]
 _CALLS = [name for name, value in vars(Observer).items() if callable(value) and not name.startswith("_")]
 
 
 def train(
-    config: TrainConfig | Mapping[str, Any] | None,
+    config: Config,
     folder: str | Path,
     *,
     resume: bool = False,
@@ -63,9 +72,18 @@ def train(
         require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
+    if engine == "local" and objectives.get(**config.objective).mismatch is not None:
+        raise ValueError(
+            "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
+            "samples with the trainer's own: leave it out"
+        )
     _require_torch()
     if lacking := [name for name in _CALLS if observer is not None and not hasattr(observer, name)]:
         raise ValueError(f"the observer {observer!r} has no {lacking[0]}(): derive its class from fspo.Observer")
+    name, used = config.objective["name"], config.advantage
+    chosen = "advantage" in config.model_fields_set or name not in advantages.names()
+    if observer is not None and not chosen and name != used:
+        observer.note(f"the objective {name} is trained with the default advantage {used}; advantage={name} is another")
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
@@ -89,7 +107,7 @@ def _saved(folder: Path) -> TrainConfig:
 
 def evaluate(
     model: str | Path,
-    settings: Sequence[str] = (),
+    config: Config = None,
     *,
     prompts: int | None = None,
     samples: int | None = None,
@@ -102,22 +120,22 @@ def evaluate(
     """Accuracy of a model on a task, with intervals, by length and by difficulty.
 
     `model` is a run's folder, a checkpoint, a model folder or hub name, a .gguf file or a `tiny:` preset. A run brings
-    its task and its settings of evaluation; `settings` change them as on the command line, and what is given as an
-    argument goes before both. `trust` allows a run's configuration to import the Python code that it names.
+    its task and its settings of evaluation: a dictionary `config` changes them, a `TrainConfig` replaces them, and
+    keyword arguments take precedence. `trust` allows a run's configuration to import the Python code that it names.
 
     >>> import fspo
-    >>> found = fspo.evaluate("tiny:1x32", ["task={name: sort, n_max: 5}"], prompts=8)
-    >>> found.prompts, found.accuracy <= found.interval[1]
+    >>> evaluation = fspo.evaluate("tiny:1x32", {"task": {"name": "sort", "n_max": 5}}, prompts=8)
+    >>> evaluation.prompts, evaluation.accuracy <= evaluation.interval[1]
     (8, True)
     """
-    loaded = _Loaded.of(model, settings, trust)
-    return loaded.evaluate(prompts, samples, temperature, top_p, top_k, split)
+    given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
+    return _Loaded.of(model, config, trust).evaluate(given, top_p=top_p, top_k=top_k)
 
 
 def sample(
     model: str | Path,
     prompts: int | str | Sequence[str] = 5,
-    settings: Sequence[str] = (),
+    config: Config = None,
     *,
     samples: int = 1,
     temperature: float = 1.0,
@@ -126,17 +144,18 @@ def sample(
 ) -> list[Answer]:
     """What a model answers: to the first `prompts` held-out prompts of a task, with rewards, or to texts of one's own.
 
-    `model`, `settings` and `trust` are those of `evaluate`; answers to the same prompt are neighbours.
+    `model`, `config` and `trust` are those of `evaluate`; answers to the same prompt are neighbours.
 
     >>> import fspo
     >>> [answer.reward for answer in fspo.sample("tiny:1x32", ["sort:dcba="], temperature=0)]  # nothing scores a text
     [None]
-    >>> len(fspo.sample("tiny:1x32", 2, ["task={name: sort, n_max: 5}"], samples=3))
+    >>> len(fspo.sample("tiny:1x32", 2, {"task": {"name": "sort", "n_max": 5}}, samples=3))
     6
     """
-    loaded = _Loaded.of(model, settings, trust)
+    loaded = _Loaded.of(model, config, trust)
     if isinstance(prompts, int):
-        return loaded.evaluate(prompts, samples, temperature, None, None, split).answers
+        given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
+        return loaded.evaluate(given).answers
     prompts = [prompts] if isinstance(prompts, str) else prompts
     return loaded.answers(prompts, loaded.encoded(prompts), samples, temperature, loaded.config.seed)
 
@@ -150,7 +169,7 @@ class _Loaded:
     task: Task
 
     @classmethod
-    def of(cls, model: str | Path, settings: Sequence[str], trust: bool) -> _Loaded:
+    def of(cls, model: str | Path, config: Config, trust: bool) -> _Loaded:
         """A run's folder brings its configuration and its last checkpoint."""
         _require_torch()
         from fspo import tasks
@@ -158,38 +177,37 @@ class _Loaded:
 
         folder = Path(model)
         run = _run_of(folder)
-        if run is not None and not trust and (code := code_named_in(parse(run / "config.yaml"))):
-            raise ValueError(
-                f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
-            )
-        config = read(None if run is None else run / "config.yaml", list(settings))
+        changed_task = False
+        if not isinstance(config, TrainConfig):
+            path = None if run is None else run / "config.yaml"
+            saved = {} if path is None else parse(path)
+            if "trl" in saved:
+                raise ValueError(
+                    f"the run in {run} is of a script with FSPOTrainer, whose model and data were given as objects: "
+                    "give a checkpoint or model folder that the script saved, and a task"
+                )
+            if not trust and (code := code_named_in(saved)):
+                raise ValueError(
+                    f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
+                )
+            changed_task = "task" in (config or {})
+            config = read(path, config or {})
         source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
         policy = load(source, dtype=config.model.dtype, device=config.model.device)
         set_threads(policy, config.model.threads)
-        asked = any(setting.partition("=")[0].split(".")[0] == "task" for setting in settings)
-        return cls(policy, config, tasks.get(config.task if asked else config.eval_task))
+        return cls(policy, config, tasks.get(config.task if changed_task else config.eval_task))
 
-    def evaluate(
-        self,
-        prompts: int | None,
-        samples: int | None,
-        temperature: float | None,
-        top_p: float | None,
-        top_k: int | None,
-        split: str | None,
-    ) -> Evaluation:
+    def evaluate(self, given: Mapping[str, Any], **cut: Any) -> Evaluation:
+        """With the run's own settings where `given` has None."""
         from fspo.tasks.scoring import Scorer
         from fspo.training.evaluate import evaluate as measured
 
-        usual = self.config.eval
+        usual = self.config.eval.model_dump(include=set(given))
+        settings = usual | {name: value for name, value in given.items() if value is not None}
         with Scorer(self.task, **self.config.scoring.model_dump()) as scorer:
             return measured(
-                self.policy, self.task, scorer, top_p=top_p, top_k=top_k, seed=self.config.seed,
-                split=usual.split if split is None else split,
-                prompts=usual.prompts if prompts is None else prompts,
-                samples=usual.samples if samples is None else samples,
-                temperature=usual.temperature if temperature is None else temperature,
-                max_new_tokens=self.config.rollout.max_new_tokens, chat=self.config.model.chat,
+                self.policy, self.task, scorer, seed=self.config.seed, chat=self.config.model.chat,
+                max_new_tokens=self.config.rollout.max_new_tokens, **settings, **cut,
             )  # fmt: skip
 
     def encoded(self, prompts: Sequence[str]) -> list[list[int]]:
@@ -221,13 +239,13 @@ class _Loaded:
 class Conversation:
     """Turns with a model. With a chat template it sees the turns before; without one every text is a prompt of its own.
 
-    `model`, `settings` and `trust` are those of `evaluate`.
+    `model`, `config` and `trust` are those of `evaluate`.
     """
 
     def __init__(
-        self, model: str | Path, settings: Sequence[str] = (), *, temperature: float = 1.0, trust: bool = False
+        self, model: str | Path, config: Config = None, *, temperature: float = 1.0, trust: bool = False
     ) -> None:
-        self._loaded = _Loaded.of(model, settings, trust)
+        self._loaded = _Loaded.of(model, config, trust)
         self._temperature = temperature
         self._turns: list[dict[str, str]] = []
         self._said = 0
@@ -249,9 +267,11 @@ class Conversation:
 
 
 def _run_of(folder: Path) -> Path | None:
-    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
+    """The run that a folder is, that it is a checkpoint or TRL's last model of, or that a script with TRL wrote."""
     if (folder / "config.yaml").is_file() or not folder.is_dir():
         return folder if folder.is_dir() else None
+    if (folder / "fspo" / "config.yaml").is_file():
+        return folder / "fspo"
     parent = folder.absolute().parent
     above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else None
     return above if above is not None and (above / "config.yaml").is_file() else None
@@ -282,3 +302,150 @@ def weights_of(run: Path) -> Path:
     if last is None:
         raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last
+
+
+# --- export -----------------------------------------------------------------------------------------------------
+
+# What a checkpoint holds for training only.
+LEFT_OUT = (
+    "optimizer.*", "optimizer-*", "scheduler.*", "master.*", "state.json", "checksums.json", "rng_state*",
+    "trainer_state.json", "training_args.bin", "README.md",
+)  # fmt: skip
+
+
+def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
+    """Write a run's last weights, its tokenizer and a model card to a new folder.
+
+    Of a run with LoRA only the adapters are written, as peft reads them; with `merge` they are added to the weights of
+    the model that they were trained on, and the whole model is written.
+    """
+    run, out = Path(run), Path(out)
+    if not (run / "config.yaml").is_file():
+        raise ValueError(f"{run} is not a run folder: give a folder that `fspo train --out` wrote")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} exists already: choose a new folder")
+    weights = weights_of(run)
+    adapters = (weights / "adapter_config.json").is_file()
+    if merge and not adapters:
+        raise ValueError(f"the run in {run} has no LoRA adapters to merge: leave --merge out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:  # so that a failure leaves no half of a model
+        made = Path(scratch) / "model"
+        by_name = shutil.ignore_patterns(*LEFT_OUT, *(["adapter_*"] if merge else []))
+
+        def ignored(folder: str, names: list[str]) -> set[str]:
+            """Also links, which in a folder from elsewhere may lead anywhere."""
+            return {*by_name(folder, names), *(name for name in names if (Path(folder) / name).is_symlink())}
+
+        try:
+            shutil.copytree(weights, made, ignore=ignored)
+        except shutil.Error as error:  # a list of what went wrong
+            raise ValueError(f"the model cannot be written to {out}: {error.args[0][0][2]}") from None
+        if merge:
+            from peft import AutoPeftModelForCausalLM
+
+            model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
+            model.merge_and_unload().save_pretrained(made)
+        replace_file(made / "README.md", card(load_run(run), adapters=adapters and not merge))
+        if out.is_dir():
+            out.rmdir()
+        os.replace(made, out)
+    return out
+
+
+def card(run: Run, *, adapters: bool = False) -> str:
+    """The README.md of an exported model: what it was trained on and how, its held-out accuracy, its configuration."""
+    model = run.config.get("model")
+    base = str(model.get("path", "")) if isinstance(model, dict) else str(model or "")
+    is_hub_name = base.count("/") == 1 and not Path(base).exists() and not base.endswith(".gguf")
+    facts: dict[str, Any] = {
+        "library_name": "peft" if adapters else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["fspo", "reinforcement-learning", str(run.objective.get("name", ""))],
+    }
+    if is_hub_name:
+        facts["base_model"] = base
+    head = yaml.safe_dump(facts, sort_keys=False)
+    settings = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)
+    rows = "\n".join(f"| {name} | {value} |" for name, value in _figures(run, base))
+    versions = ", ".join(f"{name} {version}" for name, version in run.facts.versions.items())
+    load_with = "peft import AutoPeftModelForCausalLM" if adapters else "transformers import AutoModelForCausalLM"
+    cls = load_with.split()[-1]
+    return f"""---
+{head}---
+
+# {run.name}
+
+A language model trained by reinforcement learning from verifiable rewards with fspo.
+
+| | |
+|---|---|
+{rows}
+
+Accuracy is over held-out prompts, with its 95 % interval.
+
+```python
+from {load_with}
+from transformers import AutoTokenizer
+
+folder = "."  # of this file
+model, tokenizer = {cls}.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+```
+
+## Configuration
+
+Engine: {run.facts.engine}. Versions: {versions or "not recorded"}.
+
+```yaml
+{settings}```
+"""
+
+
+def _figures(run: Run, base: str) -> list[tuple[str, str]]:
+    split = run.evaluations[-1].split if run.evaluations else ""
+    evaluations = [line for line in run.evaluations if line.split == split]
+    last = run.metrics[-1] if run.metrics else None
+    shown = Path(base).name if Path(base).is_absolute() else base  # a path of this machine says nothing elsewhere
+    rows = [("Base model", f"`{shown}`"), ("Task", f"`{_short(run.config.get('task'))}`")]
+    rows.append(("Objective", f"`{_short(run.config.get('objective'))}`"))
+    if evaluations:
+        rows.append(("Held-out accuracy before training", _accuracy(evaluations[0])))
+        rows.append(("Held-out accuracy", _accuracy(evaluations[-1])))
+    if last is not None:
+        rows.append(("Steps", f"{last.step:,}"))
+        rows.append(("Mean reward, last step", short(last.reward)))
+        rows.append(("Mean length, last step", f"{short(last.length)} tokens"))
+        rows.append(("Clip rate, last step", percent(last.clip_rate)))
+        rows.append(("Length Reweighting Error, last step", short(last.lre)))
+    return rows
+
+
+def _accuracy(line: Evaluated) -> str:
+    extent = f" ({percent(line.interval[0])} to {percent(line.interval[1])})" if line.interval else ""
+    answers = f"{line.prompts:,} prompts" if line.prompts else "held-out prompts"
+    return f"{percent(line.accuracy)}{extent}, {answers}, step {line.step}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        rest = ", ".join(f"{key}={item}" for key, item in value.items() if key != "name")
+        return f"{value.get('name')}" + (f" ({rest})" if rest else "")
+    return str(value)
+
+
+def push(folder: str | Path, name: str, *, private: bool = True) -> str:
+    """Upload an exported model to the Hugging Face hub as `name`, and return its address."""
+    import httpx
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        url = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder)
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{name} could not be uploaded to the hub ({reason}): check the name and `hf auth login`; the model is in "
+            f"{folder}"
+        ) from None
+    return str(url)

@@ -1,28 +1,145 @@
-"""The configuration of a run: one typed file, checked at the door, saved resolved beside the results."""
+"""The configuration of a run: one typed file, checked before anything starts, saved resolved beside the results.
+
+Sections come first, each with the defaults that `fspo train` runs, then `TrainConfig`, then how it is read.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fspo import advantages, objectives, recipes, tasks
 from fspo.files import yaml_value
-from fspo.sections import (
-    CheckpointConfig,
-    EnginesConfig,
-    EvalConfig,
-    LogConfig,
-    ModelConfig,
-    RolloutConfig,
-    ScoringConfig,
-    UpdateConfig,
-    WarmupConfig,
-    task_spec,
-)
 from fspo.settings import Settings, changes, hint
+
+
+class LoraConfig(Settings):
+    """Low-rank adapters in the place of full fine-tuning."""
+
+    rank: int = Field(16, ge=1, description="rank of the adapters")
+    alpha: float = Field(32.0, gt=0, description="scale of the adapters")
+
+
+class ModelConfig(Settings):
+    """What is trained."""
+
+    path: str = Field("tiny:2x64", description="folder or hub name, a .gguf file, or tiny:LAYERSxWIDTH")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="type of the model's products; weights are trained in float32"
+    )
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 chooses by the size of the model")
+    lora: LoraConfig | None = Field(None, description="train adapters only")
+    chat: bool | None = Field(None, description="wrap prompts in the chat template; default: if there is one")
+
+
+class WarmupConfig(Settings):
+    """Supervised start on worked solutions, for a model that solves nothing yet."""
+
+    solved: float = Field(0.25, gt=0, le=1, description="stop when this share of validation prompts is solved")
+    lr: float = Field(3e-3, gt=0, description="learning rate")
+    batch: int = Field(64, ge=1, description="solutions per step")
+    max_steps: int = Field(3000, ge=1, description="stop here in any case")
+    check_every: int = Field(25, ge=1, description="steps between two validations")
+    prompts: int = Field(256, ge=16, description="prompts per validation")
+
+
+class RolloutConfig(Settings):
+    """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
+
+    cache_gib: float = Field(2.0, gt=0, description="memory for keys and values of running answers")
+    prompts: int = Field(16, ge=1, description="prompts per step")
+    group: int = Field(16, ge=2, description="answers per prompt")
+    max_new_tokens: int = Field(400, ge=1, description="longest answer")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
+    staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
+    dynamic: int = Field(0, ge=0, description="times that groups without variance are replaced by new prompts")
+
+
+class UpdateConfig(Settings):
+    """How the policy is moved."""
+
+    epochs: int = Field(2, ge=1, description="passes over a rollout")
+    minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
+    token_budget: int = Field(16384, ge=1, description="most tokens of a micro-batch")
+    lr: float = Field(1e-4, gt=0, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate over the run")
+    lr_warmup: int = Field(0, ge=0, description="steps of linear rise to the peak")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
+    clip_norm: float | None = Field(None, gt=0, description="largest gradient norm; null for no such limit")
+    clip_ratio: float | None = Field(
+        2.0,
+        gt=0,
+        description="largest gradient norm, in median norms of the last updates; null for no such limit",
+    )
+    all_rows: bool = Field(
+        False, description="also compute answers without a gradient, so that figures about S cover them"
+    )
+    max_skipped: int = Field(5, ge=1, description="stop after this many updates without a finite gradient")
+
+
+class EvalConfig(Settings):
+    """Held-out evaluation during the run."""
+
+    every: int = Field(20, ge=1, description="steps between two evaluations")
+    prompts: int = Field(512, ge=1, description="held-out prompts")
+    samples: int = Field(1, ge=1, description="answers per prompt")
+    temperature: float = Field(1.0, ge=0, description="0 is greedy")
+    split: Literal["eval", "validation"] = Field("eval", description="validation where settings are being chosen")
+    task: Any = Field(None, description="another task to evaluate on; default: the held-out split of the run's own")
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: Any) -> Any:
+        return None if value is None else _task_spec(value)
+
+
+class CheckpointConfig(Settings):
+    """What survives a crash."""
+
+    every: int = Field(20, ge=1, description="steps between two checkpoints")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+
+
+class ScoringConfig(Settings):
+    """Limits on the processes that score answers."""
+
+    workers: int = Field(2, ge=1, description="processes")
+    timeout: float = Field(10.0, gt=0, description="seconds per answer")
+    memory_mb: int = Field(2048, ge=64, description="memory of a process beyond its libraries")
+
+
+class LogConfig(Settings):
+    """What is written besides the metrics."""
+
+    records: bool = Field(True, description="one Parquet row per response and update")
+    samples: int = Field(4, ge=0, description="answers kept per step")
+    bins: int = Field(6, ge=2, description="bins of length")
+    cosine: int = Field(
+        0, ge=0, description="steps between two measurements of the cosine of clipped and true update; 0 for never"
+    )
+    tensorboard: bool = Field(False, description="also write TensorBoard events")
+    wandb: str | None = Field(None, description="also log to this W&B project")
+    trackio: str | None = Field(None, description="also log to this trackio project")
+
+
+class EnginesConfig(Settings):
+    """Arguments that only another trainer has; each engine reads its own."""
+
+    trl: dict[str, Any] = Field({}, description="arguments of TRL's GRPOConfig, such as use_vllm: true")
+    verl: dict[str, Any] = Field({}, description="overrides of verl's ppo_trainer, such as trainer.nnodes: 4")
+
+
+def _task_spec(value: Any) -> Any:
+    """What stands for a task in a file; a task object is written as its name and parameters."""
+    task = tasks.get(value)
+    tasks.check_importable(task)
+    return tasks.spec(task) if isinstance(value, tasks.Task) else value
 
 
 def _default_warmup(values: dict[str, Any]) -> WarmupConfig | None:
@@ -73,19 +190,24 @@ class TrainConfig(Settings):
         named = isinstance(value, dict) and isinstance(value.get("name"), str)
         if not named or not all(isinstance(key, str) for key in value):
             raise ValueError(f"{value!r} is not an objective: write a name, or a table with a name")
+        name = value["name"]
+        if name in advantages.names() and name not in objectives.names():
+            raise ValueError(f"{name!r} is an advantage and not an objective: set advantage={name}")
         objectives.get(**{str(key): item for key, item in value.items()})
         return value
 
     @field_validator("advantage")
     @classmethod
     def _known(cls, value: str) -> str:
+        if value in objectives.names() and value not in advantages.names():
+            raise ValueError(f"{value!r} is an objective and not an advantage: set objective={value}")
         advantages.get(value)
         return value
 
     @field_validator("task")
     @classmethod
     def _task(cls, value: Any) -> Any:
-        return task_spec(value)
+        return _task_spec(value)
 
     @property
     def eval_task(self) -> Any:
@@ -94,11 +216,6 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if objectives.get(**self.objective).mismatch is not None and self.rollout.engine == "local":
-            raise ValueError(
-                "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and "
-                "rollout.engine = 'local' samples with the trainer's own: leave it out, or set rollout.engine=vllm"
-            )
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(
                 f"update.minibatches = {self.update.minibatches} exceeds rollout.prompts = {self.rollout.prompts}: "
@@ -109,23 +226,57 @@ class TrainConfig(Settings):
         return self
 
 
-def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
-    """The configuration of a YAML or TOML file, a recipe or the default, with `key.sub=value` overrides."""
-    values: Any = {} if path is None else parse(path)
+def read(path: str | Path | None, changed: Sequence[str] | Mapping[str, Any]) -> TrainConfig:
+    """The configuration of a YAML or TOML file, a recipe or the default, with changed settings.
+
+    Changes are a dictionary, or `key.sub=value` texts of a command line. A table of a task or an objective without a
+    `name` changes parameters of the one that is there, one with a `name` replaces it.
+    """
+    values = {} if path is None else parse(path)
+    return TrainConfig(**_merged(values, changed if isinstance(changed, Mapping) else tables(changed)))
+
+
+def tables(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key.sub=value` texts as a dictionary of settings."""
+    values: dict[str, Any] = {}
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise ValueError(f"the override {override!r} is not of the form key=value")
+        *sections, name = key.split(".")
+        first = (sections or [name])[0]
+        if first not in TrainConfig.model_fields:
+            raise ValueError(f"there is no setting {first!r} in {override!r}{hint(first, TrainConfig.model_fields)}")
         try:
             value = yaml_value(text)
         except ValueError as error:
             raise ValueError(f"the value of {override!r} is not YAML ({error})") from None
-        _put(values, key.split("."), value, override)
-    return TrainConfig(**values)
+        table = values
+        for section in sections:
+            table[section] = _table(table.get(section)) or {}
+            table = table[section]
+        table[name] = value
+    return values
 
 
-HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib",
-            "rollout.overlap", "processes")  # fmt: skip
+def _merged(before: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(before)
+    for key, value in changed.items():
+        if isinstance(value, Mapping) and "name" not in value:
+            default = TrainConfig.model_fields[key].default if key in ("task", "objective") else None
+            there = _table(values.get(key, default))
+            value = value if there is None else _merged(there, value)
+        values[key] = value
+    return values
+
+
+def _table(value: Any) -> dict[str, Any] | None:
+    """A section as a table that takes parameters; a name alone is a table too. None for anything else."""
+    return {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else None
+
+
+RESUMABLE = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib",
+             "processes")  # fmt: skip
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 
@@ -133,7 +284,7 @@ def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = F
     """Refuse a configuration that would make a resumed run another one; `force` allows all but other adapters."""
     for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
         weights = key.startswith("model.lora")  # its checkpoints hold no others
-        if weights or not (force or any(key == name or key.startswith(f"{name}.") for name in HARMLESS)):
+        if weights or not (force or any(key == name or key.startswith(f"{name}.") for name in RESUMABLE)):
             way = "or start" if weights else "start"
             raise ValueError(
                 f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, {way} in another folder"
@@ -147,10 +298,10 @@ def code_named_in(values: dict[str, Any]) -> list[str]:
     The configuration of a folder that came from elsewhere is data: these are to be confirmed before it is resolved.
     """
     held_out = values.get("eval")
-    found = tasks.code_in(values.get("task"))
-    found += tasks.code_in(held_out.get("task")) if isinstance(held_out, dict) else []
+    code = tasks.code_in(values.get("task"))
+    code += tasks.code_in(held_out.get("task")) if isinstance(held_out, dict) else []
     known = objectives.names()
-    return found + [name for name in names_in(values.get("objective")) if ":" in name and name not in known]
+    return code + [name for name in names_in(values.get("objective")) if ":" in name and name not in known]
 
 
 def names_in(spec: Any) -> list[str]:
@@ -161,7 +312,7 @@ def names_in(spec: Any) -> list[str]:
     return [name] if isinstance(name, str) else []
 
 
-def parse(path: str | Path) -> Any:
+def parse(path: str | Path) -> dict[str, Any]:
     """The settings of a configuration file or of `recipe:NAME`, as written."""
     path = recipes.located(path)
     if not path.is_file():
@@ -175,20 +326,3 @@ def parse(path: str | Path) -> Any:
         kind = "names that are not text" if isinstance(values, dict) else type(values).__name__
         raise ValueError(f"{path} must hold a table of settings, not {kind}")
     return values
-
-
-def _put(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
-    if keys[0] not in TrainConfig.model_fields:
-        raise ValueError(f"there is no setting {keys[0]!r} in {override!r}{hint(keys[0], TrainConfig.model_fields)}")
-    if keys == ["objective"] and isinstance(value, str):
-        value = {"name": value}
-    for key in keys[:-1]:
-        if key in ("task", "objective"):  # a name alone, or the default's, becomes a table that takes parameters
-            known = values.get(key, TrainConfig.model_fields[key].default)
-            values[key] = (
-                {"name": known} if isinstance(known, str) else dict(known) if isinstance(known, dict) else known
-            )
-        if not isinstance(values.get(key), dict):
-            values[key] = {}
-        values = values[key]
-    values[keys[-1]] = value

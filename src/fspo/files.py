@@ -74,28 +74,32 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | BadLine]:
             yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
 
 
-MOST_VALUES = 1_000_000  # of a YAML file, counted with what its aliases repeat
+YAML_SIZE, YAML_ALIASES, YAML_DEPTH = 200_000, 12, 100
+"""The most characters, aliases and levels of a YAML text: aliases of aliases grow without bound, and the parser in C
+has no limit of its own on levels."""
 
 
 def yaml_value(text: str) -> Any:
-    """The value of a YAML text, without tags that name code. What cannot be read, or would grow beyond all bounds by
-    its aliases, is a ValueError of one line."""
+    """The value of a YAML text, without tags that name code. What cannot be read is a ValueError of one line."""
+    if len(text) > YAML_SIZE:
+        raise ValueError(f"it has more than {YAML_SIZE:,} characters")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where libyaml was there at the build
+    aliases, open_anchors = 0, []
     try:
-        value = yaml.safe_load(text)
-        if _expanded(value, {}) > MOST_VALUES:
-            raise ValueError(f"its aliases repeat more than {MOST_VALUES:,} values")
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_anchors.append(event.anchor)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                open_anchors.pop()
+            elif isinstance(event, yaml.AliasEvent):
+                aliases += 1
+                if event.anchor in open_anchors:
+                    raise ValueError(f"the alias *{event.anchor} is inside what it stands for")
+            if aliases > YAML_ALIASES or len(open_anchors) > YAML_DEPTH:
+                raise ValueError(f"it has more than {YAML_ALIASES} aliases or {YAML_DEPTH} levels")
+        return yaml.load(text, Loader=loader)
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return value
-
-
-def _expanded(value: Any, known: dict[int, int]) -> int:
-    """How many values a value holds, itself included; one that holds itself has no end."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    if id(value) not in known:
-        known[id(value)] = MOST_VALUES + 1  # while it is being counted
-        known[id(value)] = 1 + sum(_expanded(part, known) for part in parts)
-    return known[id(value)]
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

@@ -1,12 +1,26 @@
-"""The base of every checked settings object: unknown keys and bad values give one clear sentence."""
+"""Checked settings, and classes of them that are chosen by name.
+
+`Settings` is the base of every configuration, objective and task: unknown keys and bad values give one clear sentence.
+A `Registry` finds a class by its name: built in, brought by another installed package through an entry point, or
+written `module:Class`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.metadata
+import inspect
+import operator
+import sys
+import traceback
+import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -46,20 +60,20 @@ class Described:
 
 def described(model: type[Settings], prefix: str = "") -> list[Described]:
     """Every setting of a class in order, those of an optional table within it after that table."""
-    found = []
+    rows = []
     for name, field in model.model_fields.items():
         bounds = {sign: getattr(m, key) for m in field.metadata for key, sign in BOUNDS.items() if hasattr(m, key)}
         tables = [part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Settings)]
         default = "required" if field.is_required() else _shown(field)
-        found.append(
+        rows.append(
             Described(
                 prefix + name, _type_name(field.annotation), default,
                 ", ".join(f"{sign} {value:g}" for sign, value in bounds.items()), field.description or "",
             )
         )  # fmt: skip
         for table in tables:
-            found += described(table, f"{prefix}{name}.")
-    return found
+            rows += described(table, f"{prefix}{name}.")
+    return rows
 
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -122,7 +136,170 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Tables within tables as one table with dotted names."""
     if not isinstance(value, dict) or (prefix and not value):
         return {prefix: value}
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, item in value.items():
-        found |= flat(item, f"{prefix}.{key}" if prefix else str(key))
-    return found
+        items |= flat(item, f"{prefix}.{key}" if prefix else str(key))
+    return items
+
+
+# --- classes by name ---------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_registries: list[Registry[Any]] = []
+
+
+class Registry(Generic[T]):
+    """The classes of one kind, all derived from `base`; `group` is the entry-point group of other packages.
+
+    `attributes` are the class attributes that every class must set, `name` among them.
+    """
+
+    def __init__(
+        self, kind: str, group: str, base: Any, built_in: Iterable[type[T]], attributes: tuple[str, ...]
+    ) -> None:
+        self.kind, self.group, self.base, self.attributes = kind, group, base, attributes
+        self._classes: dict[str, type[T]] = {_name(cls): cls for cls in built_in}
+        self._entry_points: dict[str, importlib.metadata.EntryPoint] | None = None
+        self._built_in = frozenset(self._classes)
+        _registries.append(self)
+
+    def register(self, cls: type[T]) -> type[T]:
+        """Make a class known under its name; another class of the same name is refused."""
+        name = _name(self._checked(cls, repr(cls)))
+        taken = self._classes.get(name)
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"the {self.kind} {name!r} exists already ({taken.__module__}): choose another name")
+        self._classes[name] = cls
+        return cls
+
+    def registered(self) -> dict[str, type[T]]:
+        """The classes by name that this process has registered: no other process knows these names."""
+        shared = self._built_in | self._others().keys()
+        return {name: cls for name, cls in self._classes.items() if name not in shared}
+
+    def names(self) -> list[str]:
+        """All names, built in first; entry points are not loaded."""
+        return list(dict.fromkeys([*self._classes, *self._others()]))
+
+    def known(self, name: str) -> bool:
+        """Whether the name gives a class without importing a module that only the name points to."""
+        module, colon, attribute = name.partition(":")
+        imported = vars(sys.modules[module]) if colon and module in sys.modules else {}
+        return name in self.names() or attribute.partition(".")[0] in imported
+
+    def get(self, name: str) -> type[T]:
+        """The class of a name; an entry point or `module:Class` is imported."""
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a {self.kind}; known: {', '.join(self.names())}")
+        if name in self._classes:
+            return self._classes[name]
+        if name in self._others():
+            self._classes[name] = self._loaded(self._others()[name])
+            return self._classes[name]
+        if ":" in name:
+            return self._imported(name)
+        raise ValueError(f"there is no {self.kind} {name!r}{hint(name, self.names())}")
+
+    def summaries(self) -> dict[str, str]:
+        """The one-line summary of every class by name, or why it cannot be loaded."""
+        summaries = {}
+        for name in self.names():
+            try:
+                cls: Any = self.get(name)
+                summaries[name] = str(cls.summary)
+            except ValueError as error:  # a package that is broken must not hide the others
+                summaries[name] = str(error)
+        return summaries
+
+    def _loaded(self, entry: importlib.metadata.EntryPoint) -> type[T]:
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            raise ValueError(
+                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({_cause(error)}): mend or "
+                "uninstall the package that declares it"
+            ) from error
+        return self._checked(loaded, entry.name)
+
+    def _imported(self, name: str) -> type[T]:
+        module, _, attribute = name.partition(":")
+        try:
+            imported = operator.attrgetter(attribute)(importlib.import_module(module))
+        except Exception as error:
+            advice = "mend the module"
+            if _place(error) is None:  # nothing of the module was run
+                advice = f"write module:Class of a module on the path{hint(module, self.names())}"
+            if module.endswith(".py") or "/" in module:
+                advice = f"write the module's name, {Path(module).stem}:{attribute}, and run from its folder"
+            raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_cause(error)}): {advice}") from error
+        return self._checked(imported, name)
+
+    def _checked(self, cls: Any, name: str) -> type[T]:
+        if not isinstance(cls, type) or not issubclass(cls, self.base):
+            raise ValueError(f"{name} is no {self.kind}: it must be a class derived from {self.base.__name__}")
+        missing = [attribute for attribute in self.attributes if not hasattr(cls, attribute)]
+        if missing:
+            raise ValueError(f"{name} is no complete {self.kind}: set its class attribute {missing[0]!r}")
+        if inspect.isabstract(cls):
+            missing = sorted(getattr(cls, "__abstractmethods__", ()))
+            raise ValueError(f"{name} is no complete {self.kind}: define its method {missing[0]!r}")
+        return cls
+
+    def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
+        """Entry points of other packages, looked up once; a name that is taken is not used, with a warning."""
+        if self._entry_points is None:
+            self._entry_points = {}
+            taken = dict.fromkeys(self._built_in, "fspo")
+            for entry in importlib.metadata.entry_points(group=self.group):
+                owner = taken.setdefault(entry.name, entry.value)
+                if owner == entry.value:
+                    self._entry_points[entry.name] = entry
+                else:
+                    text = f"the {self.kind} {entry.name!r} of {entry.value} is not used: {owner} has that name already"
+                    warnings.warn(text, stacklevel=2)
+        return self._entry_points
+
+
+def registered() -> dict[str, list[str]]:
+    """What this process has registered, as `module:Class` by group, for other processes of the same run."""
+    return {
+        registry.group: [f"{cls.__module__}:{cls.__qualname__}" for cls in registry.registered().values()]
+        for registry in _registries
+    }
+
+
+def register_all(classes: dict[str, list[str]]) -> None:
+    """Register what another process has; a class that cannot be imported here stays unknown."""
+    for registry in _registries:
+        for name in classes.get(registry.group, []):
+            with suppress(ValueError):
+                registry.register(registry.get(name))
+
+
+def only_here(names: Iterable[str]) -> list[str]:
+    """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
+    classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
+    local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
+    return [name for name in names if name in local or name.startswith("__main__:")]
+
+
+def _name(cls: type[Any]) -> str:
+    name: str = cls.name
+    return name
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong while a module was imported; for an error in its own code also the kind and the place."""
+    place = _place(error)
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return text if place is None else f"{type(error).__name__} in {place}: {text}"
+
+
+def _place(error: Exception) -> str | None:
+    """Where the code of an imported module failed; None if there is no such module, or no such name in it."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    importing = (__file__, "<frozen importlib", str(Path(importlib.__file__).parent))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else None

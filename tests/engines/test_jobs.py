@@ -14,13 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import fspo
+from fspo import tasks
 from fspo.cli.main import app
 from fspo.config import read
 from fspo.engines import checkup
-from fspo.engines.extras import lacking, missing
 from fspo.engines.trl import run as run_trl
-from fspo.engines.verl import job, needs
-from fspo.engines.verl.probe import probe
+from fspo.engines.verl import job
 from helpers.processes import Command
 
 SMALL = [
@@ -29,45 +29,92 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_a_dry_run_for_verl_can_be_copied_and_run_elsewhere(tmp_path: Path) -> None:
-    """The script runs in another place, with a program in python's place that writes down what it is given."""
-    here, there, programs = tmp_path / "here", tmp_path / "there", tmp_path / "bin"
-    printed = job.dry_run(read(None, SMALL), here)
-    assert 'data.train_files="$RUN"/train.parquet' in printed
-    assert str(here) not in (here / "run.sh").read_text()
-    assert len(pl.read_parquet(here / "train.parquet")) == 2 * 4
-    assert len(pl.read_parquet(here / "eval.parquet")) == 3
-    assert (here / "start" / "config.json").is_file()
-    shutil.move(here, there)
+def fake_programs(folder: Path, *names: str) -> dict[str, str]:
+    """Programs that write down what they are given, and an environment that has them first on its path.
+
+    The commands of this package that a script runs before and after verl are run for real.
+    """
+    programs = folder / "bin"
     programs.mkdir()
-    for name in ("python", "fspo"):
+    for name in names:
         program = programs / name
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$VERL_FILE_LOGGER_PATH" "$@" >> {tmp_path}/{name}.txt\n')
+        program.write_text(
+            f'#!/bin/sh\ncase "$2" in fspo.engines.*) exec {sys.executable} "$@";; esac\n'
+            f'printf "%s\\n" "$VERL_FILE_LOGGER_PATH" "$@" > {folder}/{name}.txt\n'
+            f'test "$2" != verl.trainer.main_ppo || echo > "$VERL_FILE_LOGGER_PATH"\n'
+        )
         program.chmod(0o755)
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run([there / "run.sh"], check=True, cwd=tmp_path, env=os.environ | {"PATH": path})
-    given = (tmp_path / "python.txt").read_text().splitlines()
-    assert given[:3] == [f"{there}/verl.jsonl", "-m", "verl.trainer.main_ppo"]
-    assert f"data.train_files={there}/train.parquet" in given
-    assert f"actor_rollout_ref.model.path={there}/start" in given
-    assert f"+reward.custom_reward_function.reward_kwargs.folder={there}" in given
-    assert "trainer.experiment_name=here" in given
+    return os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_a_dry_run_for_verl_is_copied_run_and_resumed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the data file that the task names by a relative path, which the other machine does not have."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(20)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = read(None, [*SMALL, "task=jsonl:sums.jsonl"])
+    printed = job.dry_run(config, here)
+    assert 'data.train_files="$RUN"/train.parquet' in printed
+    assert len(pl.read_parquet(here / "train.parquet")) == 2 * 4
+    assert (here / "start" / "config.json").is_file()
+    script = (here / "run.sh").read_text()
+    assert str(tmp_path) not in script
+    assert f"pip install 'fspo[verl,vllm,tasks]=={fspo.__version__}'" in script
+    assert "updates are required" in script
+    shutil.move(here, there)
+    (tmp_path / "sums.jsonl").unlink()
+    environment = fake_programs(tmp_path, "python", "fspo")
+    for start in (0, 1):
+        subprocess.run([there / "run.sh"], check=True, cwd="/", env=environment)
+        given = (tmp_path / "python.txt").read_text().splitlines()
+        assert given[:3] == [f"{there}/verl.jsonl", "-m", "verl.trainer.main_ppo"]
+        assert f"data.train_files={there}/train.parquet" in given
+        assert f"actor_rollout_ref.model.path={there}/start" in given
+        assert f"+reward.custom_reward_function.reward_kwargs.folder={there}" in given
+        assert "trainer.experiment_name=here" in given
+        assert f"++actor_rollout_ref.actor.policy_loss.start={start}" in given
+        assert f"trainer.val_before_train={'false' if start else 'true'}" in given
+        (there / "checkpoints").mkdir(exist_ok=True)
+        (there / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
     assert (tmp_path / "fspo.txt").read_text().splitlines()[1:] == ["report", str(there)]
-    assert read(there / "config.yaml", []) == read(None, SMALL)
+    moved = tasks.get(read(there / "config.yaml", []).task)
+    assert moved.example("train", 0).prompt.startswith("What is ")
 
 
-def test_a_dry_run_leaves_the_folder_free_for_a_run(tmp_path: Path) -> None:
+def test_a_dry_run_for_trl_leaves_the_folder_free_for_a_run(tmp_path: Path) -> None:
     printed = run_trl.dry_run(read(None, SMALL), tmp_path / "run")
     assert "FSPOTrainer(" in printed
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"job.yaml", "run.sh"}
     assert yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())["steps"] == 2
-    assert '"$RUN/job.yaml" --engine trl --out "$RUN"' in (tmp_path / "run" / "run.sh").read_text()
+    environment = fake_programs(tmp_path, "torchrun")
+    for more in ([f"{tmp_path}/run/here.yaml", "--engine", "trl", "--out"], ["--out"]):
+        subprocess.run([tmp_path / "run" / "run.sh"], check=True, cwd="/", env=environment)
+        given = (tmp_path / "torchrun.txt").read_text().splitlines()
+        assert given[given.index("train") + 1 :][: len(more) + 1] == [*more, f"{tmp_path}/run"]
+        shutil.copy(tmp_path / "run" / "here.yaml", tmp_path / "run" / "config.yaml")
+    assert "--resume" in given
+
+
+def test_a_dry_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    for made in (job.dry_run, run_trl.dry_run):
+        with pytest.raises(ValueError, match=r"model.path = 'weights' is a relative folder"):
+            made(read(None, [*SMALL, "model.path=weights", "model.chat=true"]), tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    with pytest.raises(ValueError, match="exists already and is no dry run"):
+        run_trl.dry_run(read(None, SMALL), tmp_path / "mine")
+    assert {path.name for path in tmp_path.iterdir()} == {"weights", "mine"}
 
 
 def test_what_an_extra_lacks_is_named_with_the_command() -> None:
-    assert missing("train") == []
-    if "vllm" in missing("vllm"):
-        assert lacking("verl", "vllm") == "vllm is missing (pip install 'fspo[verl,vllm]')"
+    assert checkup.missing("train") == []
+    if "vllm" in checkup.missing("vllm"):
+        assert checkup.lacking("verl", "vllm") == "vllm is missing (pip install 'fspo[verl,vllm]')"
 
 
 def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +124,10 @@ def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest
     if torch.cuda.is_available():
         pytest.skip("this machine has what verl needs")
     with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*this machine shows none\. --dry-run writes"):
-        needs.require(read(None, SMALL))
-    assert not any("shows none" in sentence for sentence in needs.problems(elsewhere=True))
+        checkup.require_verl(read(None, SMALL))
+    assert not any("shows none" in sentence for sentence in checkup.verl_problems(elsewhere=True))
     monkeypatch.setenv("VERL_PLATFORM", "mine")
-    assert not any("shows none" in sentence for sentence in needs.problems())
+    assert not any("shows none" in sentence for sentence in checkup.verl_problems())
 
 
 @pytest.mark.slow
@@ -96,11 +143,11 @@ def test_a_run_on_verl_says_what_is_missing_and_writes_nothing(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
     """A plug-in whose import fails is silent in verl; here its reason is known."""
-    found = probe()
-    assert (found["verl"], found["plugin"]) == ("", "")
+    problems = checkup.probe()
+    assert (problems["verl"], problems["plugin"]) == ("", "")
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fspo.objectives'] = None\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    assert "cannot be imported: ModuleNotFoundError" in probe(os.environ | {"PYTHONPATH": path})["plugin"]
+    assert "cannot be imported: ModuleNotFoundError" in checkup.probe(os.environ | {"PYTHONPATH": path})["plugin"]
 
 
 @pytest.mark.slow
@@ -126,7 +173,7 @@ def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", offline)
     with pytest.raises(ValueError, match="the data set 'openai/gsm8k' cannot be loaded: Couldn't reach"):
         job.dry_run(read("recipe:gsm8k-24gb", []), tmp_path / "run")
-    assert not (tmp_path / "run" / "run.sh").exists()
+    assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"set model\.chat to true or false"):
         job.dry_run(read("recipe:smollm2-chain-sum", ["warmup=null"]), tmp_path / "other")
 
@@ -141,13 +188,12 @@ def test_facts_of_the_doctor_go_to_standard_output_or_a_file(
     assert json.loads((tmp_path / "facts.json").read_text())["engines"]["local"] == []
 
 
-def test_recipes_are_listed_and_planned_without_the_packages_of_their_tasks(
+def test_recipes_are_listed_without_the_packages_of_their_tasks(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("reasoning_gym", "datasets", "math_verify"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "smollm2-chain-sum" in command("recipes").stdout
-    assert "fits" in command("plan", "recipe:smollm2-chain-sum").stdout
 
 
 def test_the_doctor_knows_its_engines() -> None:

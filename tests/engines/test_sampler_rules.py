@@ -14,9 +14,9 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weig
 
 import fspo
 from fspo.config import read
-from fspo.engines.sampler_rules import BAND, RULE
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig
-from fspo.engines.verl.hydra_settings import OPEN, overrides
+from fspo.engines.verl.job import OPEN, overrides
 from fspo.model import tiny
 from fspo.objectives import Mismatch
 from helpers.batches import Inputs, random_batch
@@ -71,11 +71,11 @@ def test_trls_loss_has_our_weights_and_not_its_own(tmp_path: Path) -> None:
     noise = torch.Generator().manual_seed(1)
 
     def sampler(asked: list[str], host: Any) -> dict[str, Any]:
-        found: dict[str, Any] = answers(asked, host)
-        found["logprobs"] = [
-            (-4 + 0.1 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
+        sampled: dict[str, Any] = answers(asked, host)
+        sampled["logprobs"] = [
+            (-4 + 0.1 * torch.randn(len(ids), generator=noise)).tolist() for ids in sampled["completion_ids"]
         ]
-        return found
+        return sampled
 
     run = trainer(
         tmp_path / "model", tmp_path, rollout_func=sampler, per_device_train_batch_size=16, num_iterations=2,
@@ -129,27 +129,27 @@ def translated(tmp_path: Path, *more: str) -> dict[str, Any]:
     return overrides(read("recipe:gsm8k-24gb", list(more)), tmp_path)
 
 
-def objective_of(found: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = found["++actor_rollout_ref.actor.policy_loss.objective"]
-    return given
+def objective_of(given: dict[str, Any]) -> dict[str, Any]:
+    objective: dict[str, Any] = given["++actor_rollout_ref.actor.policy_loss.objective"]
+    return objective
 
 
 def test_in_verl_the_rule_for_vllm_is_the_band(tmp_path: Path) -> None:
-    found = translated(tmp_path)
-    assert objective_of(found)["mismatch"] == BAND
-    assert found[f"{CORRECTION}.rollout_is"] == "sequence"
-    assert found[f"{CORRECTION}.rollout_is_threshold"] == OPEN
-    assert found[f"{ROLLOUT}.calculate_log_probs"] is True
+    given = translated(tmp_path)
+    assert objective_of(given)["mismatch"] == BAND
+    assert given[f"{CORRECTION}.rollout_is"] == "sequence"
+    assert given[f"{CORRECTION}.rollout_is_threshold"] == OPEN
+    assert given[f"{ROLLOUT}.calculate_log_probs"] is True
 
 
 def test_in_verl_the_rule_can_be_changed_and_switched_off(tmp_path: Path) -> None:
-    found = translated(tmp_path, "objective.mismatch={level: token, mode: truncate, high: 2.0}")
-    assert found[f"{CORRECTION}.rollout_is"] == "token"
-    assert objective_of(found)["mismatch"]["high"] == 2.0
+    given = translated(tmp_path, "objective.mismatch={level: token, mode: truncate, high: 2.0}")
+    assert given[f"{CORRECTION}.rollout_is"] == "token"
+    assert objective_of(given)["mismatch"]["high"] == 2.0
     for off in ("objective.mismatch=null", f"engines.verl={{{CORRECTION}.rollout_is: token}}"):
-        found = translated(tmp_path, off)
-        assert "mismatch" not in objective_of(found)
-        assert f"{CORRECTION}.rollout_is_threshold" not in found
+        given = translated(tmp_path, off)
+        assert "mismatch" not in objective_of(given)
+        assert f"{CORRECTION}.rollout_is_threshold" not in given
     with pytest.raises(ValueError, match="are the same rule: give one of them"):
         translated(tmp_path, "objective.mismatch={c: 0.1}", f"engines.verl={{{CORRECTION}.rollout_is: token}}")
 
@@ -171,8 +171,8 @@ def test_verl_samples_from_the_whole_distribution(setting: str, value: Any, tmp_
 
 
 def test_verls_validation_may_cut_the_distribution(tmp_path: Path) -> None:
-    found = translated(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")
-    assert found[f"{ROLLOUT}.val_kwargs.top_p"] == 0.7
+    given = translated(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")
+    assert given[f"{ROLLOUT}.val_kwargs.top_p"] == 0.7
 
 
 @pytest.mark.parametrize("name", ["fspo", "fspo.grpo"])

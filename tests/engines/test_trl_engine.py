@@ -26,7 +26,6 @@ from fspo.runs import Metrics, Timing, load, rows
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
-from helpers.ports import free_port
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 
@@ -121,11 +120,11 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
     noise = torch.Generator().manual_seed(1)
 
     def sampler(asked: list[str], host: Any) -> dict[str, Any]:
-        found: dict[str, Any] = answers(asked, host)
-        found["logprobs"] = [
-            (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in found["completion_ids"]
+        sampled: dict[str, Any] = answers(asked, host)
+        sampled["logprobs"] = [
+            (-4 + 0.2 * torch.randn(len(ids), generator=noise)).tolist() for ids in sampled["completion_ids"]
         ]
-        return found
+        return sampled
 
     run = trainer(model, tmp_path, objective="grpo", rollout_func=sampler, **common)
     run.objective = FSPOConfig(**settings(tmp_path, objective="grpo", use_vllm=True, **common)).make_objective()
@@ -160,11 +159,11 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
         assert f"fspo/{name}" in moved
     assert {"fspo/clip_by_length/1", "fspo/clip_by_length/2", "entropy", "reward"} <= set(log[0]) | set(moved)
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
-    found = load(tmp_path / "fspo")
-    assert (found.name, found.notes) == (tmp_path.name, [])
+    recorded = load(tmp_path / "fspo")
+    assert (recorded.name, recorded.notes) == (tmp_path.name, [])
     measured = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
-    assert [(line.step, line.prompts, line.samples) for line in found.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
-    assert [line.reward for line in found.evaluations] == pytest.approx(measured, rel=1e-5)
+    assert [(line.step, line.prompts, line.samples) for line in recorded.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
+    assert [line.reward for line in recorded.evaluations] == pytest.approx(measured, rel=1e-5)
     page = write(tmp_path / "fspo").read_text()
     assert f"<h1>{tmp_path.name}</h1>" in page
     assert 'class="alert"' not in page
@@ -183,12 +182,12 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert set(written["truncated"]) == {True, False}
     assert written.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
-    found = load(tmp_path / "fspo")
-    assert found.objective["name"] == "fspo"
-    assert found.config["trl"]["learning_rate"] == 1e-3
-    assert found.facts.engine == "trl"
-    assert [line.step for line in found.metrics] == [1, 2, 3]
-    assert found.metrics[0].reward == pytest.approx(log[0]["reward"])
+    recorded = load(tmp_path / "fspo")
+    assert recorded.objective["name"] == "fspo"
+    assert recorded.config["trl"]["learning_rate"] == 1e-3
+    assert recorded.facts.engine == "trl"
+    assert [line.step for line in recorded.metrics] == [1, 2, 3]
+    assert recorded.metrics[0].reward == pytest.approx(log[0]["reward"])
     assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
@@ -229,7 +228,7 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1"]
     script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "--nproc_per_node", "2", *script],
@@ -405,9 +404,12 @@ def test_the_documented_change_of_a_grpo_script_runs(
     here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
     exec("\n".join(after).replace("num_iterations=2", here), names)
     names["trainer"].train()
-    found = load("out/fspo")
-    assert found.objective["name"] == "fspo"
-    assert len(found.metrics) == 3
+    run = load("out/fspo")
+    assert run.objective["name"] == "fspo"
+    assert len(run.metrics) == 3
+    for folder in ("out", "out/fspo"):
+        with pytest.raises(ValueError, match="of a script with FSPOTrainer"):
+            fspo.evaluate(folder)
 
 
 def test_an_objective_of_another_module(model: Path, tmp_path: Path) -> None:

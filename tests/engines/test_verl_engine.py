@@ -223,13 +223,13 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
 
 
 def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
-    found = train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)
-    measured = [f["metrics"]["actor/fspo/mu"] for f in found]
-    used = [f["metrics"]["actor/fspo/drift"] for f in found]
+    updates = train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)
+    measured = [f["metrics"]["actor/fspo/mu"] for f in updates]
+    used = [f["metrics"]["actor/fspo/drift"] for f in updates]
     assert used[:2] == pytest.approx([0, measured[0]], rel=1e-12)
     assert used[2:] == pytest.approx(measured[:-2], rel=1e-12)
     for k in range(1, 4):
-        assert 0 <= found[0]["metrics"][f"actor/fspo/clip_by_length/{k}"] <= 1
+        assert 0 <= updates[0]["metrics"][f"actor/fspo/clip_by_length/{k}"] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp
 
     The objective is one of another module, picked by name through Hydra.
     """
-    found = []
+    outputs = []
     for processes, micro in ((1, 8), (2, 2)):
         settings: dict[str, Any] = {
             "model": str(model), "micro": micro, "out": str(tmp_path / f"{processes}.json"),
@@ -259,8 +259,8 @@ def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp
         path = tmp_path / f"settings-{processes}.json"
         path.write_text(json.dumps(settings))
         torchrun(processes, "helpers.verl_worker", path, tmp_path)
-        found.append(json.loads(Path(settings["out"]).read_text()))
-    one, two = found
+        outputs.append(json.loads(Path(settings["out"]).read_text()))
+    one, two = outputs
     assert len(one) == 3
     for a, b in zip(one, two, strict=True):
         assert a.keys() == b.keys()

@@ -13,7 +13,7 @@ pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.tracking import FileLogger
 
-from fspo.engines.verl.log import collect
+from fspo.engines.verl.run import collect
 from fspo.runs import Evaluated, Metrics, load, read_lines
 from helpers.audited import assert_the_audit_agrees
 from helpers.verl_ranks import ROWS, actor, train, update
@@ -49,7 +49,7 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(log))
     with pytest.raises(ValueError, match=r"run verl with trainer.logger"):
         collect(log, run)
-    found = train(actor("fspo", records=str(run)), torch.arange(ROWS), 1, 6)
+    updates = train(actor("fspo", records=str(run)), torch.arange(ROWS), 1, 6)
     logger = FileLogger("project", "experiment")
     logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
     for step in (1, 2, 3):
@@ -60,7 +60,7 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     merged = load(run)
     assert [line.reward for line in merged.metrics] == [0.25, 0.5, 0.75]
     assert [line.truncated for line in merged.metrics] == [0.5] * 3
-    assert merged.metrics[2].mu == pytest.approx(found[5]["metrics"]["actor/fspo/mu"])
+    assert merged.metrics[2].mu == pytest.approx(updates[5]["metrics"]["actor/fspo/mu"])
     assert [line.total for line in merged.timings] == [2.0] * 3
     assert merged.evaluations == [
         Evaluated(step=0, split="openai/gsm8k", samples=2, accuracy=0.25, reward=0.5)
@@ -68,7 +68,7 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
     collect(log, run)
     assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
-    assert merged.objective == {"name": "fspo", "reference_length": "mean"}
+    assert merged.objective == {"name": "fspo"}
     assert merged.facts.engine == "verl"
     assert assert_the_audit_agrees(run) > 0
 

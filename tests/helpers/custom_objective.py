@@ -61,9 +61,9 @@ class Talkative(Mine):
     name: ClassVar[str] = "talkative"
 
     def surrogate(self, batch: Batch) -> Surrogate:
-        found = super().surrogate(batch)
-        found.metrics.update(own_number=float(batch.lengths.mean()), reward=99.0)
-        return found
+        surrogate = super().surrogate(batch)
+        surrogate.metrics.update(own_number=float(batch.lengths.mean()), reward=99.0)
+        return surrogate
 
 
 class Needy(Mine):

@@ -51,7 +51,7 @@ def update(seed: int) -> tuple[torch.Tensor, ...]:
 
 def train(config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollouts: int = 3) -> list[dict[str, Any]]:
     """Loss and gradient of this rank in every update, and the metrics that its last micro-batch returned."""
-    found, policy = [], config.policy_loss
+    updates, policy = [], config.policy_loss
     assert isinstance(policy, PolicyLoss)
     for seed in range(rollouts * policy.updates):
         new, old, A, mask = update(seed)
@@ -69,19 +69,19 @@ def train(config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollo
             loss.backward()
             total += float(loss.detach())
         assert new.grad is not None
-        found.append({"loss": total, "gradient": new.grad.tolist(), "metrics": metrics})
-    return found
+        updates.append({"loss": total, "gradient": new.grad.tolist(), "metrics": metrics})
+    return updates
 
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     everything = torch.arange(ROWS)
-    found: dict[str, Any] = {"ranks": [train(actor(*case), everything[rank::world], world, 5) for case in CASES]}
+    outputs: dict[str, Any] = {"ranks": [train(actor(*case), everything[rank::world], world, 5) for case in CASES]}
     # Two ranks that share their rows, as in sequence parallelism: verl's data-parallel size is then 1.
     shared = actor("fspo", {"drift": "kl"}, records=str(folder / "shared"))
-    found["shared"] = train(shared, everything, 1, 5)
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    outputs["shared"] = train(shared, everything, 1, 5)
+    (folder / f"{rank}.json").write_text(json.dumps(outputs))
     dist.destroy_process_group()
 
 

@@ -89,7 +89,7 @@ def main(settings: dict[str, Any]) -> None:
         tu.assign_non_tensor(data, calculate_entropy=False, **options)
         return data
 
-    found = []
+    rollouts = []
     for rollout in range(3):
         batch = answers(rollout)
         asked = rows(batch, compute_loss=False)
@@ -103,9 +103,9 @@ def main(settings: dict[str, Any]) -> None:
         data["old_log_probs"] = old
         metrics = tu.get(worker.train_mini_batch(data), "metrics")
         wanted = {key: value for key, value in metrics.items() if key in ("loss", "grad_norm") or "fspo" in key}
-        found.append({key: [float(x) for x in values] for key, values in wanted.items()})
+        rollouts.append({key: [float(x) for x in values] for key, values in wanted.items()})
     if rank == 0:
-        Path(settings["out"]).write_text(json.dumps(found))
+        Path(settings["out"]).write_text(json.dumps(rollouts))
     torch.distributed.destroy_process_group()
 
 

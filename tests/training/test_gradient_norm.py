@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fspo.sections import UpdateConfig
+from fspo.config import UpdateConfig
 from fspo.training.gradient_norm import WINDOW, NormLimit
 
 norms = st.lists(st.floats(0.01, 100), min_size=1, max_size=100)

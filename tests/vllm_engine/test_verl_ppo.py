@@ -69,14 +69,14 @@ def end_session(leader: int, patience: float = 15) -> None:
 
 
 def members(leader: int) -> list[psutil.Process]:
-    found = []
+    left = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                left.append(process)
         except (psutil.Error, ProcessLookupError):
             continue
-    return found
+    return left
 
 
 def train(folder: Path, run: Path, config: Path, settings: list[str]) -> None:
@@ -177,7 +177,8 @@ def test_its_records_feed_the_report(run: Path) -> None:
     assert (read.evaluations[0].accuracy or 0) > 0
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+# Settings of qwen3-1.7b-math are those of qwen3-8b-math without offloading and drift: one of the two is enough.
+@pytest.mark.parametrize("name", ["gsm8k-24gb", "qwen3-8b-math", "smollm2-chain-sum"])
 def test_a_recipe_runs(name: str, folder: Path, tmp_path: Path) -> None:
     train(folder, folder / name, RECIPES / f"{name}.yaml", overrides(name, tmp_path))
     rows = pl.read_parquet(folder / name / "records")

@@ -54,11 +54,12 @@ def evaluate(
     """
     quiet()
     from fspo import api
+    from fspo.config import tables
     from fspo.runs import unscored_warnings
 
     found = api.evaluate(
-        model, arguments or [], prompts=prompts, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
-        split=split, trust=trust,
+        model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, top_p=top_p,
+        top_k=top_k, split=split, trust=trust,
     )  # fmt: skip
     if json_out is not None:
         from fspo.files import json_text, replace_file
@@ -113,13 +114,14 @@ def sample(
     """
     quiet()
     from fspo import api
+    from fspo.config import tables
 
     if chat:
-        _converse(api.Conversation(model, arguments or [], temperature=temperature, trust=trust))
+        _converse(api.Conversation(model, tables(arguments or []), temperature=temperature, trust=trust))
         return
     asked: int | list[str] = prompt or prompts
     found = api.sample(
-        model, asked, arguments or [], samples=samples, temperature=temperature, split=split, trust=trust
+        model, asked, tables(arguments or []), samples=samples, temperature=temperature, split=split, trust=trust
     )
     for i, answer in enumerate(found):
         if i % samples == 0:

@@ -29,8 +29,8 @@ def export(
     [dim]fspo export runs/mine models/mine --push-to-hub me/mine[/]
     """
     quiet()
-    from fspo.exporting import export as write
-    from fspo.exporting import push
+    from fspo.api import export as write
+    from fspo.api import push
 
     console.say(f"model: {write(run, out, merge=merge)}")
     if push_to_hub is not None:

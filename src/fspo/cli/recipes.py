@@ -25,11 +25,7 @@ def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")
     if name is not None:
         print(library.located(f"recipe:{name.removeprefix('recipe:')}").read_text(), end="")
         return
-    from fspo.config import parse
-    from fspo.engines.planning.shapes import shape_of
-
-    table = Table("recipe", "parameters", "engines", "what it trains")
+    table = Table("recipe", "engines", "what it trains")
     for key in library.names():
-        shape = shape_of(parse(f"recipe:{key}")["model"]["path"])  # as written: its task may need an extra
-        table.add_row(key, f"{shape.parameters / 1e9:.2g} B", library.note(key, "engines"), Text(library.summary(key)))
+        table.add_row(key, library.note(key, "engines"), Text(library.summary(key)))
     console.print(table)

@@ -53,9 +53,9 @@ def train(
     """
     config, folder = _configured(arguments, out, resume)
     if engine is Engine.verl and not dry_run:
-        from fspo.engines.verl.needs import require_packages
+        from fspo.engines.checkup import require_verl
 
-        require_packages()
+        require_verl()
     if engine is Engine.local and not dry_run:
         from fspo.training import processes
 

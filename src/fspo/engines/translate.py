@@ -1,21 +1,24 @@
-"""What the translation to any other trainer needs: a model that other libraries load, prompts as rows, and refusals."""
+"""What any other trainer needs: refusals, the sampler's rule, model and prompts in its format, jobs for elsewhere.
+
+Importing this module imports neither torch nor another trainer.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fspo import tasks
+from fspo import __version__, tasks
 from fspo.config import TrainConfig
+from fspo.engines.verl import loss_mode
 from fspo.files import replace_file
-from fspo.model.loading import load, save
-from fspo.training.warmup import Progress, warm_start
 
 CLIP_NORM = 1.0
 """The largest gradient norm where none is given: these trainers have a fixed limit only, and this is their default."""
@@ -41,10 +44,59 @@ def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None
         )
 
 
-def start(config: TrainConfig, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> str:
+# --- the sampler: the whole distribution, and a correction that is fair over lengths ----------------------------------
+
+BAND: dict[str, Any] = {"c": 0.05}
+"""The `mismatch` of an objective whose answers vLLM samples, unless another is given.
+
+A weight of a whole answer that is held in a fixed range, as TRL's and verl's own rules do, is cut more often the longer
+the answer is: its logarithm is a sum over tokens, with a standard deviation that grows as sqrt(L).
+"""
+
+RULE = (
+    "vLLM samples: its mismatch with the trainer is corrected by one weight per answer, masked outside "
+    f"exp(± {BAND['c']} sqrt(L)); objective.mismatch changes the rule, null switches it off"
+)
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "typical_p": (None, 1), "top_h": (None,),
+    "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0), "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
+    "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
+    "length_penalty": (None, 1), "logit_bias": (None,), "bad_words": (None,), "bad_words_ids": (None,),
+    "allowed_token_ids": (None,), "suppress_tokens": (None,), "begin_suppress_tokens": (None,), "min_tokens": (None, 0),
+    "min_new_tokens": (None, 0), "min_length": (None, 0), "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,), "sequence_bias": (None,), "guidance_scale": (None, 1), "penalty_alpha": (None,),
+    "num_beams": (None, 1), "do_sample": (None, True), "structured_outputs": (None,), "guided_decoding": (None,),
+    "vllm_structured_outputs_regex": (None,), "watermarking_config": (None,), "logits_processors": (None,),
+    "remove_invalid_values": (None, False), "renormalize_logits": (None, False, True),
+    "override_generation_config": (None,), "repetition_detection": (None,), "best_of": (None, 1),
+}  # fmt: skip
+"""Settings that change what is sampled, and the values at which they do not."""
+
+
+def refuse_cut(settings: Mapping[str, Any], where: str = "") -> None:
+    """Refuse a setting that makes the sampler draw from another distribution than the one that training computes."""
+    for name, value in settings.items():
+        if name in NEUTRAL and not any(value == neutral for neutral in NEUTRAL[name]):
+            raise ValueError(
+                f"{where}{name} = {value!r} is refused in training: the answers would come from another distribution "
+                "than the one whose log-probs the ratio is made of; leave it out"
+            )
+
+
+# --- model and prompts ------------------------------------------------------------------------------------------------
+
+
+def start(
+    config: TrainConfig, folder: Path, progress: Callable[[int, int, float], None] | None = None, *, fresh: bool = False
+) -> str:
     """The folder or hub name of the model that training starts from, in Hugging Face's format; `progress` follows a
     warm start. With `fresh` it is made again: what the folder has may be of a start that failed."""
-    path = place(config, folder)
+    from fspo.model.loading import load, save
+    from fspo.training.warmup import warm_start
+
+    path = start_path(config, folder)
     if fresh and path != config.model.path:
         shutil.rmtree(path, ignore_errors=True)
     if path != config.model.path and not Path(path).is_dir():
@@ -55,7 +107,7 @@ def start(config: TrainConfig, folder: Path, progress: Progress | None = None, *
     return path
 
 
-def place(config: TrainConfig, folder: Path) -> str:
+def start_path(config: TrainConfig, folder: Path) -> str:
     """Where `start` puts the model, without making it: a tiny, GGUF or warmed-up model is saved in the run folder."""
     path = config.model.path
     made = config.warmup is not None or path.startswith("tiny:") or path.endswith(".gguf")
@@ -79,28 +131,94 @@ def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:
     return [{"prompt": e.prompt, "task": e.task, "index": e.index} for e in examples]
 
 
-def short_enough(asked: list[dict[str, Any]], tokenizer: Any) -> tuple[list[dict[str, Any]], int]:
-    """The rows whose prompt has at most PROMPT tokens, and how many have more."""
-    kept = [row for row in asked if len(tokenizer(row["prompt"])["input_ids"]) <= PROMPT]
-    if not kept:
-        raise ValueError(f"every prompt of the task has more than {PROMPT} tokens: use a task with shorter prompts")
-    return kept, len(asked) - len(kept)
+# --- jobs for another machine -----------------------------------------------------------------------------------------
+
+RUN = "@RUN@"  # the run folder, where only the machine that runs the job knows it; no shell quotes any character of it
 
 
-def write_job(config: TrainConfig, folder: Path, commands: list[str]) -> Path:
-    """A run that is started elsewhere: the configuration, job.yaml, and a script that runs `commands`, run.sh.
+@contextmanager
+def job_folder(folder: Path) -> Iterator[Path]:
+    """A scratch folder that takes the place of `folder` if all goes well: a failed dry run leaves nothing."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        earlier = (folder / "job.yaml").is_file() and not (folder / "config.yaml").exists()
+        if not earlier:
+            raise ValueError(f"{folder} exists already and is no dry run: choose another --out")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = Path(scratch) / folder.name
+        made.mkdir()
+        yield made
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(made, folder)
 
-    Paths are relative to the folder of the script, `$RUN`. The folder does not hold a run until the script has begun.
+
+def write_job(config: TrainConfig, folder: Path, engine: str, commands: Sequence[str]) -> None:
+    """A run that is started elsewhere: its configuration, job.yaml, and a script that runs `commands`, run.sh.
+
+    Data files with relative paths are copied into the folder. The folder does not hold a run until the script began.
     """
     values = config.model_dump(mode="json")
+    values["task"] = _with_files(tasks.spec(tasks.get(config.task)), folder)
+    if config.eval.task is not None:
+        values["eval"]["task"] = _with_files(tasks.spec(tasks.get(config.eval.task)), folder)
+    path = Path(start_path(config, Path(RUN)))
+    if path.is_dir() and not path.is_absolute():
+        raise ValueError(
+            f"model.path = {config.model.path!r} is a relative folder, which another machine does not have: give an "
+            "absolute path that it has too, or a name of the hub"
+        )
     replace_file(folder / "job.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    code = [name for spec in (values["task"], values["eval"]["task"]) for name in tasks.code_in(spec)]
+    modules = [name for name in (*code, config.objective["name"]) if ":" in name]
+    extras = {"trl": "trl,tasks", "verl": "verl,vllm,tasks"}[engine]
     lines = [
         "#!/bin/sh",
-        "# Written by `fspo train --dry-run`. The machine that runs it needs fspo with the same extras.",
+        "# Written by `fspo train --dry-run`. Copy this folder to the machine that trains, or to a disk that it sees.",
+        f"# It needs: pip install 'fspo[{extras}]=={__version__}'",
+        *(f"# It needs the module of {name} on its path." for name in modules),
+        "# To resume after a stop, run this script again: it goes on from the last checkpoint in this folder.",
         "set -eu",
         'RUN=$(cd "$(dirname "$0")" && pwd)',
         *commands,
     ]
     script = replace_file(folder / "run.sh", "\n".join(lines) + "\n")
     script.chmod(0o755)
-    return script
+
+
+def _with_files(spec: Any, folder: Path) -> Any:
+    """A task as written, with its files of relative paths copied to `folder`/data and named as `$RUN`/data."""
+    if isinstance(spec, Mapping):
+        return {key: _with_files(value, folder) for key, value in spec.items()}
+    if isinstance(spec, list):
+        return [_with_files(value, folder) for value in spec]
+    if not isinstance(spec, str) or Path(spec).is_absolute() or not Path(spec).is_file():
+        return spec
+    name = spec.replace("..", "").replace("/", "-").lstrip("-")
+    (folder / "data").mkdir(exist_ok=True)
+    shutil.copy(spec, folder / "data" / name)
+    return f"{RUN}/data/{name}"
+
+
+# --- settings to paste ------------------------------------------------------------------------------------------------
+
+
+def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str]:
+    """An objective, name and parameters, as settings to paste for each trainer.
+
+    `updates` is the number of optimiser steps per rollout, which verl has to be given.
+    """
+    numbers = {key: float(f"{value:g}") if isinstance(value, float) else value for key, value in objective.items()}
+    name = numbers.pop("name")
+    loss = "actor_rollout_ref.actor.policy_loss"
+    verl = {f"{loss}._target_": "fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode": loss_mode(name)}
+    verl |= {f"+{loss}.updates": updates} | {f"+{loss}.objective.{key}": value for key, value in numbers.items()}
+    ours = {"objective.name": name} | {f"objective.{key}": value for key, value in numbers.items()}
+    return {
+        "fspo": " ".join(f"{key}={_word(value)}" for key, value in ours.items()),
+        "TRL": f"FSPOConfig(objective={name!r}, objective_args={numbers!r})",
+        "verl": " ".join(f"{key}={_word(value)}" for key, value in verl.items()),
+    }
+
+
+def _word(value: Any) -> str:
+    return str(value) if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fspo import ratios
+from fspo.config import LogConfig
 from fspo.objectives import Objective, Output, Totals
 from fspo.objectives.batch import masked
 from fspo.objectives.primitives import low_variance_kl
 from fspo.runs import Metrics, RunWriter, UpdateState
 from fspo.runs.rows import COLUMNS
-from fspo.sections import LogConfig
 from fspo.training.step_metrics import NEARLY_ALL, clipped_away, clipping, update_statistics
 
 BINS = LogConfig().bins

@@ -43,7 +43,7 @@ from fspo.objectives.token.grpo import GRPO
 from fspo.objectives.token.ppo import PPO
 from fspo.objectives.token.sapo import SAPO
 from fspo.objectives.token.token_clip import TokenClip
-from fspo.plugins import Registry
+from fspo.settings import Registry
 
 __all__ = [
     "CISPO", "DAPO", "FSPO", "GMPO", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE", "RLOO", "SAPO",

@@ -1,8 +1,7 @@
 """Configurations that are part of the package. `recipe:NAME` stands for one wherever the path of a file is taken.
 
 A recipe is a YAML file of settings. Its first comment says what it trains, `# engines:` names the trainers that it is
-written for, and the comment at its end has `$ fspo plan recipe:NAME OPTIONS` for the devices that it is written for,
-with what that prints.
+written for, and the comment at its end says what was run of it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from pathlib import Path
 from fspo.settings import hint
 
 FOLDER = Path(__file__).parent
-PLAN = "# $ fspo plan recipe:"
 
 
 def names() -> list[str]:
@@ -39,9 +37,3 @@ def note(name: str, key: str) -> str:
     """The text after `# KEY:` in a recipe; empty if there is none."""
     lines = located(f"recipe:{name}").read_text().splitlines()
     return next((line.removeprefix(f"# {key}:").strip() for line in lines if line.startswith(f"# {key}:")), "")
-
-
-def plans(name: str) -> list[str]:
-    """The options of `fspo plan` for the engines and devices that a recipe is written for, one text per plan."""
-    lines = located(f"recipe:{name}").read_text().splitlines()
-    return [line.removeprefix(PLAN).partition(" ")[2] for line in lines if line.startswith(PLAN)]

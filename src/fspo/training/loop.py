@@ -65,7 +65,6 @@ def train(
 
     With `handle_signals`, SIGINT (Ctrl-C), SIGTERM and SIGHUP let the step finish and be saved before the run stops.
     """
-    samplers.require(config.rollout)
     config = config.model_copy(update={"processes": processes.chosen(config)})
     with writing(folder), ExitStack() as stack:
         if processes.leads():
@@ -160,21 +159,12 @@ class _Training:
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
         config, state, clock = self.config, self.state, _Clock()
-        if config.rollout.overlap:
-            trained = self.waiting.pop(0) if len(self.waiting) == config.rollout.staleness else None
-            with self.shadow.sampling(self._sample, self.policy, step) as sampling:
-                updates = self._learn(trained, step)
-                clock.lap("update")
-            self.waiting.append(sampling.result())
-            clock.lap("rollout")  # what was left of it when the updates were done
-            sampled = self.waiting[-1]
-        else:
-            sampled = self._sample(self.policy, step)
-            clock.lap("rollout")
-            self.waiting.append(sampled)
-            trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
-            updates = self._learn(trained, step)
-            clock.lap("update")
+        sampled = self._sample(self.policy, step)
+        clock.lap("rollout")
+        self.waiting.append(sampled)
+        trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
+        updates = self._learn(trained, step)
+        clock.lap("update")
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
         if self.team.leads:
             metrics = summarise(

@@ -26,7 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from fspo import plugins, runtime
+from fspo import runtime, settings
 from fspo.config import TrainConfig, names_in
 from fspo.text import visible
 
@@ -50,8 +50,6 @@ def chosen(config: TrainConfig) -> int:
     count, alone = config.processes if torchrun is None else int(torchrun), _alone(config)
     if count > 1 and alone and torchrun is None:
         raise ValueError(f"processes = {count} is not possible {alone}")
-    if count > 1 and config.rollout.overlap:
-        raise ValueError("torchrun is not possible with rollout.overlap=true: leave it out, or start one process")
     if count:
         return count
     if alone or config.model.device not in ("cpu", "cuda"):
@@ -65,11 +63,9 @@ def chosen(config: TrainConfig) -> int:
 
 def _alone(config: TrainConfig) -> str | None:
     """Why a run can have only the process of the command, and what to set; None where it can have others."""
-    if config.rollout.overlap or config.rollout.engine == "vllm":
-        return f"with rollout.{'overlap=true' if config.rollout.overlap else 'engine=vllm'}: set processes=1"
     if ":" in config.model.device:
         return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or processes=1"
-    here = plugins.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
+    here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
     return f"while {here[0]!r} is not in a module of its own: set processes=1" if here else None
 
 
@@ -163,7 +159,7 @@ class _Started:
         try:
             for rank in range(1, size):
                 self.others.append(_waiting.pop() if _waiting else _Other.launched())
-                self.others[-1].send((plugins.registered(), self.config, self.folder, store.port, rank, size))
+                self.others[-1].send((settings.registered(), self.config, self.folder, store.port, rank, size))
             threading.Thread(target=self._watch, daemon=True).start()
             while not store.check([f"ready {rank}" for rank in range(1, size)]):
                 if any(other.process.poll() is not None for other in self.others):
@@ -257,7 +253,7 @@ def _follow() -> int:
         registered, config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the leader ended before there was work
         return LOST_LEADER
-    plugins.register_all(registered)
+    settings.register_all(registered)
     threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")

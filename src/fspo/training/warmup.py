@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 
-from fspo.config import TrainConfig
+from fspo.config import TrainConfig, WarmupConfig
 from fspo.files import json_text, replace_file
 from fspo.model.completions import Completions
 from fspo.model.forward import logprobs
 from fspo.model.loading import Policy, load, save, set_threads
 from fspo.rollout.prompts import encode, encode_solution
-from fspo.sections import WarmupConfig
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.tasks.task import Example

@@ -4,16 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fspo.engines.trl.arguments import FSPOConfig
-    from fspo.engines.trl.trainer import FSPOTrainer
+    from fspo.engines.trl.trainer import FSPOConfig, FSPOTrainer
 
 __all__ = ["FSPOConfig", "FSPOTrainer"]
-
-_HOMES = {"FSPOConfig": "fspo.engines.trl.arguments", "FSPOTrainer": "fspo.engines.trl.trainer"}
 
 
 def __getattr__(name: str) -> Any:
     """Import TRL with the first name that needs it: `fspo train --engine trl --dry-run` works without it."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module("fspo.engines.trl.trainer"), name)
     raise AttributeError(f"module 'fspo.engines.trl' has no attribute {name!r}")

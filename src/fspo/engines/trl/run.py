@@ -17,7 +17,18 @@ from typing import Any
 
 from fspo import tasks
 from fspo.config import TrainConfig
-from fspo.engines.translate import CLIP_NORM, PROMPT, is_chat, place, refuse, rows, short_enough, start, write_job
+from fspo.engines.translate import (
+    CLIP_NORM,
+    PROMPT,
+    RUN,
+    is_chat,
+    job_folder,
+    refuse,
+    rows,
+    start,
+    start_path,
+    write_job,
+)
 from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
 from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
@@ -47,12 +58,12 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     if left:
         raise ValueError(f"{processes} processes cannot share the {answers * processes + left} answers of a minibatch")
     # TRL's micro-batches all have the same number of answers: as many as fit the token budget at full length.
-    room = max(1, update.token_budget // rollout.max_new_tokens)
-    micro = max(size for size in range(1, min(room, answers) + 1) if answers % size == 0)
+    most = max(1, update.token_budget // rollout.max_new_tokens)
+    micro = max(size for size in range(1, min(most, answers) + 1) if answers % size == 0)
     updates = update.epochs * update.minibatches
     constant = "constant_with_warmup" if update.lr_warmup else "constant"
     trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
-    found = {
+    translated = {
         "output_dir": str(folder / "checkpoints"), "records": str(folder), "objective": objective.pop("name"),
         "objective_args": objective, "advantage": config.advantage, "seed": config.seed,
         "max_steps": config.steps * updates, "num_iterations": update.epochs,
@@ -69,18 +80,26 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
         "bf16": config.model.dtype == "bfloat16", "model_init_kwargs": {"dtype": "float32"},
         "report_to": [name for name, wanted in trackers.items() if wanted] or "none",
     }  # fmt: skip
-    if rollout.engine == "vllm":
-        found |= {"use_vllm": True, "vllm_mode": "colocate"}
-    return found | config.engines.trl
+    return translated | config.engines.trl
 
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
     """Write the configuration and a script for another machine; returns what TRL's trainer would be given."""
     lines = [f"    {name}={value!r}," for name, value in arguments(config, folder).items()]
-    launch = 'torchrun --nproc_per_node "${DEVICES:-1}" -m fspo train "$RUN/job.yaml" --engine trl --out "$RUN"'
-    script = write_job(config, folder, [launch])
-    return "\n".join([f"# written to {script}; copy {folder} to the machine that trains", "FSPOTrainer(",
-                      f"    model={place(config, folder)!r},", "    args=FSPOConfig(",
+    launch = 'torchrun --nproc_per_node "${DEVICES:-1}" -m fspo train'
+    script = [
+        "# DEVICES=8 ./run.sh trains on 8 devices; for a sharded model use accelerate launch in the place of torchrun.",
+        'if [ -f "$RUN/config.yaml" ]; then',
+        f'  {launch} --out "$RUN" --resume --engine trl',
+        "else",
+        f'  sed "s|{RUN}|$RUN|g" "$RUN/job.yaml" > "$RUN/here.yaml"',
+        f'  {launch} "$RUN/here.yaml" --engine trl --out "$RUN"',
+        "fi",
+    ]
+    with job_folder(folder) as made:
+        write_job(config, made, "trl", script)
+    return "\n".join([f"# written to {folder / 'run.sh'}; copy {folder} to the machine that trains", "FSPOTrainer(",
+                      f"    model={start_path(config, folder)!r},", "    args=FSPOConfig(",
                       *("    " + line for line in lines), "    ),", ")"])  # fmt: skip
 
 
@@ -107,11 +126,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
                 os.environ[variable] = project
         tokenizer = AutoTokenizer.from_pretrained(path)
         asked = rows(config.task, "train", config.steps * config.rollout.prompts)
-        asked, left_out = short_enough(asked, tokenizer)
-        if left_out:
-            observer.note(f"{left_out} prompts of more than {PROMPT} tokens are left out")
+        kept = [row for row in asked if len(tokenizer(row["prompt"])["input_ids"]) <= PROMPT]
+        if not kept:
+            raise ValueError(f"every prompt of the task has more than {PROMPT} tokens: use shorter prompts")
+        if len(kept) < len(asked):
+            observer.note(f"{len(asked) - len(kept)} prompts of more than {PROMPT} tokens are left out")
         if is_chat(config, tokenizer.chat_template):
-            for row in asked:
+            for row in kept:
                 row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         lora = config.model.lora
         task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
@@ -126,7 +147,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             return scores
 
         trainer = FSPOTrainer(
-            model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(asked),
+            model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(kept),
             processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
         )  # fmt: skip
         trainer.describe_run = False  # the folder has this run's configuration
@@ -135,10 +156,10 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             observer.note(args.sampler_rule)
         set_threads(Policy(trainer.model, tokenizer), config.model.threads)
         if main:
-            examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
+            eval_scorer = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
             # Several processes would have to agree on the step: there a signal ends the run at its last checkpoint.
             asked_to_stop = stack.enter_context(interrupts(observer)) if args.world_size == 1 else lambda: 0
-            follow = _callback(config, trainer, held_out, examiner, folder, samples, observer, asked_to_stop)
+            follow = _callback(config, trainer, held_out, eval_scorer, folder, samples, observer, asked_to_stop)
             trainer.add_callback(follow)
             RunWriter(folder).describe(config.model_dump(mode="json"), engine="trl")
         saved = any((folder / "checkpoints").glob("checkpoint-*"))
@@ -191,13 +212,13 @@ def _callback(
         was_training = model.training
         model.eval()
         policy = Policy(model, trainer.processing_class, eos_ids=end_ids(model, trainer.processing_class))
-        found = evaluate(
+        evaluation = evaluate(
             policy, task, scorer, split=config.eval.split, prompts=config.eval.prompts, samples=config.eval.samples,
             max_new_tokens=config.rollout.max_new_tokens, temperature=config.eval.temperature, seed=config.seed,
             chat=config.model.chat,
         )  # fmt: skip
         model.train(was_training)
-        line = found.line(step)
+        line = evaluation.line(step)
         writer.append(line)
         observer.evaluation(line)
 

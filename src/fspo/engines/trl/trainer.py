@@ -1,9 +1,10 @@
-"""FSPOTrainer: TRL's GRPOTrainer with an objective of this package as its loss.
+"""FSPOTrainer and its FSPOConfig: TRL's GRPOTrainer with an objective of this package as its loss.
 
 Sampling, rewards, the reference model, PEFT, vLLM, the optimiser and the loop stay TRL's. An `UpdateTracker` takes the
 loss of a micro-batch with the counts of the whole optimiser step over all processes, so that it depends neither on the
 accumulation steps nor on the number of processes. TRL averages gradients over processes, so each part is multiplied by
-their number.
+their number. Settings of TRL that an objective has too are translated (`_translated`); settings that no objective reads
+are refused (`REPLACED`), so that none is silently ignored.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
-from fspo import advantages
-from fspo.engines.trl.arguments import FSPOConfig
+from fspo import advantages, objectives
+from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
 from fspo.engines.updates import UpdateTracker, loggable
 from fspo.files import replace_file
 from fspo.objectives import Objective
@@ -28,6 +30,127 @@ from fspo.objectives.batch import masked
 from fspo.runs import Evaluated, UpdateState
 from fspo.training.evaluate import Answer, summarise
 from fspo.training.master_weights import rounded_away
+
+_RANGE = "give the clip range in objective_args"
+REPLACED = {  # settings of TRL's own losses that no objective reads, and what to use instead
+    "loss_type": "give objective",
+    "importance_sampling_level": "give objective='gspo' or another that weights sequences",
+    "epsilon": _RANGE,
+    "epsilon_high": _RANGE,
+    "delta": "give dual_clip or dual in objective_args",
+    "sapo_temperature_pos": "give tau_pos in objective_args",
+    "sapo_temperature_neg": "give tau_neg in objective_args",
+    **{f"vespo_{name}": f"give {name} in objective_args" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
+    "top_entropy_quantile": "leave it out, every token is trained",
+    "off_policy_mask_threshold": "leave it out, the objective does the clipping",
+    "use_adaptive_entropy": "give a constant entropy_coef",
+}
+SAMPLER = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "clip_min")]
+
+
+@dataclass
+class FSPOConfig(GRPOConfig):
+    """GRPOConfig, with an objective of this package in place of TRL's loss_type and its settings."""
+
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["objective_args"]  # noqa: RUF005
+
+    objective: str = field(
+        default="fspo", metadata={"help": "Name of the objective (`fspo methods` lists them) or module:Class."}
+    )
+    objective_args: dict | str | None = field(  # type: ignore[type-arg]  # TRL's parser knows no parameters of dict
+        default=None, metadata={"help": "Parameters of the objective."}
+    )
+    advantage: str | None = field(
+        default=None, metadata={"help": "Name of an advantage of fspo; default: TRL's own, by scale_rewards."}
+    )
+    records: str | None = field(
+        default=None, metadata={"help": "The run folder that is written; default OUTPUT_DIR/fspo, 'none' for none."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[no-untyped-call]
+        for name, fix in REPLACED.items():
+            if getattr(self, name) != getattr(GRPOConfig, name):
+                raise ValueError(f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: {fix}")
+        self._check_sampling()
+        assert self.steps_per_generation is not None  # TRL has filled it in
+        every, window = self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps
+        if every % window:
+            raise ValueError(
+                f"gradient_accumulation_steps = {window} must divide steps_per_generation * num_iterations = {every}: "
+                "an optimiser step cannot mix two rollouts"
+            )
+        if self.advantage is not None:
+            advantages.get(self.advantage)
+            for name in ("scale_rewards", "multi_objective_aggregation"):
+                if getattr(self, name) != getattr(GRPOConfig, name):
+                    raise ValueError(f"{name} = {getattr(self, name)!r} does nothing with advantage: give one of them")
+        objective = self.make_objective()
+        if objective.kl is not None:
+            self.beta = objective.kl.coef  # TRL takes log-probs of the reference where beta is not 0
+
+    def _check_sampling(self) -> None:
+        """Answers are drawn from the whole distribution, at the temperature at which log-probs are taken."""
+        refuse_cut({name: getattr(self, name) for name in NEUTRAL if hasattr(self, name)})
+        more: dict[str, Any] = dict(self.generation_kwargs or {})  # type: ignore[arg-type]
+        refuse_cut(more, "generation_kwargs.")
+        if more.get("temperature", self.temperature) != self.temperature:
+            raise ValueError(
+                f"generation_kwargs.temperature = {more['temperature']!r} is refused: log-probs are taken at "
+                f"temperature = {self.temperature}; set that one"
+            )
+
+    @property
+    def sampler_rule(self) -> str:
+        """What a run says at its start about vLLM's mismatch; empty where the rule is not this package's default."""
+        mismatch = self.make_objective().mismatch
+        return RULE if self.use_vllm and mismatch is not None and mismatch == objectives.Mismatch(**BAND) else ""
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps per rollout."""
+        assert self.steps_per_generation is not None  # TRL has filled it in
+        return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+
+    def make_objective(self) -> objectives.Objective:
+        """The objective, with the settings of TRL that it has too."""
+        given: dict[str, Any] = dict(self.objective_args or {})  # type: ignore[arg-type]
+        settings = self._translated()
+        objective = objectives.get(self.objective, **(settings | given))
+        if self.beta and objective.kl is not None and objective.kl.coef != self.beta:
+            raise ValueError(f"beta = {self.beta} and kl in objective_args are both KL penalties: give one of them")
+        if self.entropy_coef and objective.entropy_coef != self.entropy_coef:
+            raise ValueError(
+                f"entropy_coef = {self.entropy_coef} and the one in objective_args differ: give one of them"
+            )
+        if "mismatch" in given and "mismatch" in settings and (changed := self.changed_correction):
+            raise ValueError(f"{changed[0]} and mismatch in objective_args are the same rule: give one of them")
+        return objective
+
+    @property
+    def changed_correction(self) -> list[str]:
+        """The settings of TRL's own correction of vLLM's mismatch that were changed: its rule is used then."""
+        return [name for name in SAMPLER if getattr(self, name) != getattr(GRPOConfig, name)]
+
+    def _translated(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        if self.beta:
+            settings["kl"] = {"coef": self.beta, "importance": self.use_bias_correction_kl}
+        if self.entropy_coef:
+            settings["entropy_coef"] = self.entropy_coef
+        if "max_length" in objectives.get_class(self.objective).model_fields:
+            settings["max_length"] = self.max_completion_length
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            settings["mismatch"] = dict(BAND)
+        if "mismatch" in settings and self.changed_correction:
+            level, mode = self.vllm_importance_sampling_mode.split("_")
+            high = self.vllm_importance_sampling_clip_max
+            low = self.vllm_importance_sampling_clip_min or 0.0
+            settings["mismatch"] = {"level": level, "mode": mode, "low": low, "high": high or math.exp(20.0)}
+        return settings
+
+
+# --- the trainer -----------------------------------------------------------------------------------------------------
 
 MOST_ROUNDED = 0.05  # share of weights that may be lost to rounding without a warning
 STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt
@@ -108,12 +231,12 @@ class FSPOTrainer(GRPOTrainer):
         return result
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        found: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        rewards = (found * self.reward_weights.to(found.device)).nansum(dim=1)
-        rewards[found.isnan().all(dim=1)] = torch.nan
+        scores: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = (scores * self.reward_weights.to(scores.device)).nansum(dim=1)
+        rewards[scores.isnan().all(dim=1)] = torch.nan
         ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         self._scores = rewards, [ids[-1] not in ends for ids in completion_ids_list]
-        return found
+        return scores
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's, with the reward and group of each answer, and with `advantage` in place of TRL's where it is given."""
@@ -127,9 +250,9 @@ class FSPOTrainer(GRPOTrainer):
         mine = slice(start, start + len(inputs))
         if self.args.advantage is not None:
             lengths = self.accelerator.gather(trained(output).sum(-1)).clamp(min=1)
-            found = advantages.get(self.args.advantage)(rewards, groups, lengths=lengths)
-            self._logs["advantages"].extend(found.tolist())  # a queue of fixed length, so these replace TRL's
-            output["advantages"] = found[mine]
+            ours = advantages.get(self.args.advantage)(rewards, groups, lengths=lengths)
+            self._logs["advantages"].extend(ours.tolist())  # a queue of fixed length, so these replace TRL's
+            output["advantages"] = ours[mine]
         output |= {
             "reward": rewards[mine],
             "truncated": torch.tensor(truncated, device=rewards.device),
@@ -153,7 +276,7 @@ class FSPOTrainer(GRPOTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """TRL's; what it measures is written to the run folder too."""
         self._held_out = []
-        found: dict[str, float] = super().evaluate(*args, **kwargs)
+        figures: dict[str, float] = super().evaluate(*args, **kwargs)
         answers, size = self._held_out, int(self.num_generations_eval or 1)
         if answers and self.tracker.writer is not None:
             line = summarise(answers, "eval", len(answers) // size, size).line(
@@ -163,14 +286,14 @@ class FSPOTrainer(GRPOTrainer):
             if not all(0 <= answer.reward <= 1 for answer in answers if answer.reward is not None):
                 unknown |= {"accuracy": None, "interval": None, "pass_at": {}, "pass_at_interval": {}, "by_length": []}
             self.tracker.writer.merge(Evaluated, [line.model_copy(update=unknown)])
-        return found
+        return figures
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """TRL's; where an optimiser step begins, count its trained tokens over all processes."""
         inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
         if self.model.training and self._step % self._window == 0:
-            places = [(self._step + i) % len(self._buffered_inputs) for i in range(self._window)]
-            tokens = torch.stack([trained(self._buffered_inputs[place]).sum() for place in places]).sum()
+            indices = [(self._step + i) % len(self._buffered_inputs) for i in range(self._window)]
+            tokens = torch.stack([trained(self._buffered_inputs[index]).sum() for index in indices]).sum()
             self._tokens = float(self.accelerator.reduce(tokens, reduction="sum"))
         return inputs
 

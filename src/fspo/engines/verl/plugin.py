@@ -6,8 +6,8 @@
     +actor_rollout_ref.actor.policy_loss.objective.c_low=0.05
     algorithm.adv_estimator=fspo.rloo
 
-Importing this module registers them under the names of `names.py`; verl does so in every process through the entry
-point `fspo` of the group `verl.plugins`. An objective of another module is picked by
+Importing this module registers them under the names that `loss_mode` and `adv_estimator` give; verl does so in every
+process through the entry point `fspo` of the group `verl.plugins`. An objective of another module is picked by
 `policy_loss.objective.name=module:Class` with `loss_mode=fspo`.
 
 verl calls a loss once per micro-batch and rank, and gives it no process group. A rank knows how many rows of an update
@@ -28,7 +28,7 @@ from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import advantages, objectives
-from fspo.engines.verl.names import OWN_OPTIONS, adv_estimator, loss_mode
+from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.settings import hint
@@ -147,7 +147,7 @@ class _Actor:
 
 
 def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Any]:
-    """What the objective is told about the sampler: verl's weights as they are, or the log-probs that they stand for.
+    """What the objective is given about the sampler: verl's weights as they are, or the log-probs that they stand for.
 
     verl's `rollout_is` has computed the weights old / sampler; for an objective's own `mismatch` verl must not have
     cut them. The weight of a whole answer is spread over its tokens, whose sum the rule takes.
@@ -222,8 +222,8 @@ def _estimator(name: str) -> Any:
         lengths = response_mask.sum(-1)
         rewards = torch.where(lengths > 0, token_level_rewards.sum(-1), torch.nan)
         groups = np.unique(np.asarray(index), return_inverse=True)[1]
-        found = estimate(rewards, torch.from_numpy(groups).to(rewards.device), lengths=lengths.clamp(min=1))
-        spread = found.unsqueeze(-1) * response_mask
+        per_answer = estimate(rewards, torch.from_numpy(groups).to(rewards.device), lengths=lengths.clamp(min=1))
+        spread = per_answer.unsqueeze(-1) * response_mask
         return spread, spread
 
     return advantage

@@ -1,33 +1,39 @@
 """`fspo train --engine verl`: the same configuration as a run of `verl.trainer.main_ppo`.
 
-The prompts become verl's Parquet files in the run folder, and verl's reward workers call `reward.compute_score`, which
-asks the task. What verl needs is checked before anything is written. Importing this module does not import verl, so
-that a dry run works without it.
+The prompts become verl's Parquet files in the run folder, verl's reward workers call `compute_score`, which asks the
+task, and `collect` merges verl's own log into the run folder. What verl needs is checked before anything is written.
+Importing this module does not import verl. A script of a dry run calls it before and after verl:
+
+    python -m fspo.engines.verl.run begin FOLDER    # prepares the folder and prints the step to go on from
+    python -m fspo.engines.verl.run end FOLDER      # merges verl's log
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fspo.config import TrainConfig
-from fspo.engines.sampler_rules import BAND, RULE
-from fspo.engines.translate import is_chat, start
-from fspo.engines.verl.hydra_settings import command, mismatch, overrides
-from fspo.engines.verl.job import dry_run, write_prompts
-from fspo.engines.verl.log import collect
-from fspo.engines.verl.needs import require
-from fspo.engines.verl.probe import environment
-from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
+from fspo import tasks
+from fspo.config import TrainConfig, read
+from fspo.engines.checkup import require_verl, verl_environment
+from fspo.engines.translate import BAND, RULE, is_chat, start
+from fspo.engines.verl.job import command, dry_run, mismatch, overrides, write_prompts
+from fspo.files import BadLine, json_lines
+from fspo.runs import Evaluated, Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.runtime import SIGNALS
+from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError
 
-__all__ = ["dry_run", "train"]
+__all__ = ["collect", "compute_score", "dry_run", "train"]
 
 
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:
@@ -36,24 +42,20 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
     folder, observer = folder.absolute(), observer or NullObserver()
     overrides(config, folder)  # refuses before anything is written
-    require(config)
+    require_verl(config)
     with claimed(folder, resume=resume):
         checkpoints = folder / "checkpoints"
-        resumed = _last_step(checkpoints) if resume else 0
-        if resumed:
-            _collect(folder)  # verl begins a new log
+        resumed = begin(folder) if resume else 0
         tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup, fresh=not resume))
         write_prompts(config, folder)
-        writer = RunWriter(folder)
-        writer.cut(resumed or -1)  # later steps are written again
-        writer.describe(config.model_dump(mode="json"), engine="verl")
+        RunWriter(folder).describe(config.model_dump(mode="json"), engine="verl")
         if mismatch(config) == BAND:
             observer.note(RULE)
         words = command(overrides(config, folder, is_chat(config, tokenizer.chat_template), resumed))
         observer.note(f"verl writes to {folder / 'verl.log'}")
         with (folder / "verl.log").open("a") as log:
             # In the working directory of this process, so that relative paths and modules are found.
-            process = subprocess.Popen(words, env=os.environ | environment(folder), stdout=log, stderr=log)
+            process = subprocess.Popen(words, env=os.environ | verl_environment(folder), stdout=log, stderr=log)
             try:
                 with _signals_stop():
                     code = _follow(process, folder, observer)
@@ -93,6 +95,17 @@ def _signals_stop() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def begin(folder: Path) -> int:
+    """Prepare a run folder for the next start of verl, and return the step that it goes on from, 0 for the first.
+
+    verl begins a new log, so the old one is merged first; what the folder has of later steps is written again.
+    """
+    _collect(folder)
+    resumed = _last_step(folder / "checkpoints")
+    RunWriter(folder).cut(resumed or -1)
+    return resumed
+
+
 def _collect(folder: Path) -> None:
     """Merge verl's log into the run folder, if verl came as far as to begin one."""
     if (folder / "verl.jsonl").is_file():
@@ -106,8 +119,8 @@ def _last_step(checkpoints: Path) -> int:
 
 
 def _follow(process: subprocess.Popen[bytes], folder: Path, observer: Observer) -> int:
-    """Tell the observer about every step that is done, until verl ends; returns its exit code."""
-    told = len(read_lines(folder, Metrics))
+    """Call the observer after every step, until verl ends; returns its exit code."""
+    shown = len(read_lines(folder, Metrics))
     size = 0
     while True:
         try:
@@ -118,8 +131,91 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, observer: Observer) 
         if path.is_file() and path.stat().st_size != size:
             size = path.stat().st_size
             lines = read_lines(folder, Metrics)
-            for metrics in lines[told:]:
+            for metrics in lines[shown:]:
                 observer.step(metrics, Timing(step=metrics.step))
-            told = max(told, len(lines))
+            shown = max(shown, len(lines))
         if code is not None:
             return code
+
+
+# --- verl's log and rewards ------------------------------------------------------------------------------------------
+
+METRICS = {
+    "reward": "critic/score/mean", "length": "response_length/mean", "truncated": "response_length/clip_ratio",
+    "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "lr": "actor/lr",
+}  # fmt: skip
+TIMES = {"rollout": "timing_s/gen", "update": "timing_s/update_actor", "total": "timing_s/step"}
+VALIDATION = re.compile(r"val-(?:core|aux)/(.+)/(acc|reward)/mean@(\d+)")
+
+
+def collect(log: str | Path, folder: str | Path) -> int:
+    """Merge verl's JSON-lines log into the folder of a run that has ended, and return the last step. May be repeated.
+
+    A policy loss sees no rewards: the loss records lengths, log-ratios and clipping, and the rest is in the log of
+    verl's `file` logger (`trainer.logger=[console,file]`, path in VERL_FILE_LOGGER_PATH). `fspo report` shows both.
+    Validation becomes `evaluations.jsonl`, with an accuracy where the reward function returned `acc` next to `score`.
+    """
+    log, folder = Path(log), Path(folder)
+    if not log.is_file():
+        raise ValueError(f"{log} does not exist: run verl with trainer.logger=[console,file] and VERL_FILE_LOGGER_PATH")
+    logged = {row["step"]: row["data"] for row in json_lines(log) if not isinstance(row, BadLine)}
+    trained = {step: data for step, data in logged.items() if METRICS["loss"] in data}
+    known = {line.step: line for line in read_lines(folder, Metrics)}
+    recorded, last = max(known, default=0), max(trained, default=0)
+    if trained and recorded not in (last, last + 1):  # a run may stop between an update and the log's line about it
+        raise ValueError(
+            f"{folder} has records of {recorded} rollouts and {log.name} {last} steps of the actor: "
+            "policy_loss.updates is not ppo_epochs * train_batch_size / ppo_mini_batch_size"
+        )
+    writer = RunWriter(folder)
+    writer.merge(Metrics, [_metrics(known.get(step), step, data) for step, data in trained.items()])
+    writer.merge(Timing, [Timing(step=step, **_renamed(TIMES, data)) for step, data in trained.items()])
+    writer.merge(Evaluated, [line for step, data in logged.items() for line in _evaluations(step, data)])
+    return last
+
+
+def _metrics(known: Metrics | None, step: int, data: dict[str, Any]) -> Metrics:
+    """A line of metrics, completed from verl's log."""
+    recorded = {} if known is None else known.model_dump()
+    return Metrics(**recorded | {"step": step} | _renamed(METRICS, data))
+
+
+def _renamed(names: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
+    return {name: data[theirs] for name, theirs in names.items() if theirs in data}
+
+
+def _evaluations(step: int, data: dict[str, Any]) -> list[Evaluated]:
+    """One evaluation per data source."""
+    sources: dict[str, dict[str, Any]] = {}
+    for key, value in data.items():
+        if match := VALIDATION.fullmatch(key):
+            values = sources.setdefault(match[1], {"samples": int(match[3])})
+            values["accuracy" if match[2] == "acc" else "reward"] = value
+    return [Evaluated(step=step, split=split, **values) for split, values in sources.items()]
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, folder: str = "", **_: Any
+) -> dict[str, float]:
+    """The reward of an answer by the task of the run in `folder`. verl has no missing rewards: an answer that could not
+    be scored gets 0, and is counted in `unscored`."""
+    split, index = json.loads(ground_truth)
+    task, scorer = _scorer(folder, split)
+    value = scorer.score([task.example(split, index)], [solution_str])[0].value
+    return {"score": value or 0.0, "acc": float(value is not None and value >= 1), "unscored": float(value is None)}
+
+
+@functools.cache
+def _scorer(folder: str, split: str) -> tuple[tasks.Task, Scorer]:
+    """The task of a run, and a scorer that lives as long as this process."""
+    config = read(Path(folder) / "config.yaml", [])
+    task = tasks.get(config.task if split == "train" else config.eval_task)
+    return task, Scorer(task, 1, config.scoring.timeout, config.scoring.memory_mb)
+
+
+if __name__ == "__main__":
+    verb, place = sys.argv[1], Path(sys.argv[2])
+    if verb == "begin":
+        print(begin(place))
+    else:
+        collect(place / "verl.jsonl", place)
