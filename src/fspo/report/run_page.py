@@ -14,16 +14,11 @@ from markupsafe import Markup
 
 from fspo.files import replace_file
 from fspo.pages import document
-from fspo.pages.document import Section
-from fspo.pages.plots import Panel, Plot, grid
-from fspo.report.panels.clip_rates import clip_rates
-from fspo.report.panels.guarantee import guarantee
-from fspo.report.panels.health import health, lengths
-from fspo.report.panels.learning import learning
-from fspo.report.panels.log_ratios import log_ratios
-from fspo.report.panels.overview import overview
-from fspo.report.panels.same_answers import same_answers
-from fspo.report.panels.texts import configuration, samples, warnings
+from fspo.pages.document import Panel, Plot, Section, grid
+from fspo.report.bands import log_ratios
+from fspo.report.clipping import clip_rates, guarantee, same_answers
+from fspo.report.learning import health, learning, lengths
+from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
 
 __all__ = ["SECTIONS", "content", "frame", "plots", "render", "save", "write"]

@@ -1,4 +1,4 @@
-"""What a reader wants first: clip rates beside those of other ranges and tiles for one run, a table for several."""
+"""What a reader wants first, and the parts of the page that are text: warnings, sampled answers, the configuration."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import yaml
 from markupsafe import Markup
 
-from fspo.pages.document import render
-from fspo.pages.plots import colour_of
-from fspo.pages.tables import Table, TableCell
-from fspo.report.panels.bands import last_fairness
-from fspo.report.panels.phrases import between
-from fspo.report.panels.same_answers import same_answers
-from fspo.report.panels.series import main_split
+from fspo.pages.document import Table, TableCell, colour_of, render
+from fspo.report.clipping import same_answers
 from fspo.report.report_run import ReportRun
-from fspo.runs import Evaluated, Metrics
-from fspo.text import duration, number, percent, short
+from fspo.report.series import between, main_split, range_name
+from fspo.runs import Evaluated, Metrics, Sample, unscored_warnings
+from fspo.settings import flat
+from fspo.text import duration, number, percent, short, slug
 
 NONE = "–"
+MOST_RANGES = 6
+MOST_WARNINGS = 40
+SAMPLES_BYTES = 1_200_000  # of the page, for all answers together
 
 
 def overview(runs: Sequence[ReportRun]) -> Markup:
@@ -52,7 +53,7 @@ def _tiles(run: ReportRun) -> list[Tile]:
         tiles.append(
             Tile("Tokens per second", f"{float(np.median(speeds)):,.0f}", "completion tokens, median over steps")
         )
-    fairness = last_fairness(run.rows)
+    fairness = run.fairness()
     if fairness is not None and run.rows is not None:
         low, high = fairness.lre_interval
         where = f"off-policy updates, {between(run.rows.last_steps)}"
@@ -84,7 +85,7 @@ def _table(runs: Sequence[ReportRun]) -> Table:
     """The final figures, one row per run."""
     rows: list[list[str | TableCell]] = []
     for run in runs:
-        evaluations, fairness = main_split(run), last_fairness(run.rows)
+        evaluations, fairness = main_split(run), run.fairness()
         ends = [_with_extent(line) for line in evaluations[:1] + evaluations[-1:]] or [TableCell(NONE)] * 2
         seconds = [line.total for line in run.timings if line.total is not None]
         lengths = [line.length for line in run.metrics if line.length is not None]
@@ -139,3 +140,99 @@ def _named(value: Any) -> tuple[str, str]:
     rest = {k: v for k, v in value.items() if k != key and v is not None and not isinstance(v, dict | list)}
     small = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in list(rest.items())[:6])
     return (str(value[key]), small) if key else (small or NONE, "")
+
+
+def warnings(runs: Sequence[ReportRun]) -> Markup:
+    """Each kind of warning once, with the steps that had it and its latest text."""
+    rows = []
+    for run in runs:
+        steps: dict[str, list[int]] = {}
+        texts: dict[str, str] = {}
+        warned = [(line.step, line.warnings) for line in run.metrics]
+        warned += [
+            (line.step, {f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
+            for line in run.evaluations
+        ]
+        for step, kinds in warned:
+            for kind, text in kinds.items():
+                steps.setdefault(kind, []).append(step)
+                texts[kind] = text
+        name = f"{run.name}: " if len(runs) > 1 else ""
+        rows += [[name + kind, f"{len(steps[kind]):,}", step_ranges(steps[kind]), texts[kind]] for kind in texts]
+    head = ["Kind", "Times", "Steps", "Latest text"]
+    table = Table("Warnings", head, rows[:MOST_WARNINGS], words=2, wrap=True)
+    return render("warnings.html", table=table, more=max(0, len(rows) - MOST_WARNINGS))
+
+
+def step_ranges(steps: Sequence[int]) -> str:
+    """[1, 2, 3, 7] -> 1–3, 7; of many ranges the first and the last ones."""
+    ranges: list[tuple[int, int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], step)
+        else:
+            ranges.append((step, step))
+    names = [range_name(*pair) for pair in ranges]
+    half = MOST_RANGES // 2
+    return ", ".join(names if len(names) <= MOST_RANGES else [*names[:half], "…", *names[-half:]])
+
+
+def samples(runs: Sequence[ReportRun]) -> Markup:
+    """Answers by step, with a search if scripts are on."""
+    parts = [part for run in runs for part in _steps(run, len(runs) > 1, SAMPLES_BYTES // len(runs))]
+    return render("samples.html", steps=parts)
+
+
+def _steps(run: ReportRun, several: bool, budget: int) -> list[dict[str, Any]]:
+    """The steps whose answers fit the budget, evenly spread, first and last included."""
+    steps: dict[int, list[Markup]] = {}
+    for line in run.samples:
+        steps.setdefault(line.step, []).append(_answer(line))
+    sizes = {step: sum(len(text.encode()) for text in texts) for step, texts in steps.items()}
+    shown = list(steps)
+    while len(shown) > 2 and sum(sizes[s] for s in shown) > budget:
+        shown = [*shown[:-1:2], shown[-1]]
+    return [
+        {
+            "id": f"answers-{slug(run.name)}-{step}",
+            "title": f"{run.name}, step {step}" if several else f"Step {step}",
+            "open": step in (shown[0], shown[-1]),
+            "answers": steps[step],
+        }
+        for step in shown
+    ]
+
+
+def _answer(sample: Sample) -> Markup:
+    reward = "not scored" if sample.reward is None else f"{sample.reward:g}"
+    mark = "" if sample.reward is None else "good" if sample.reward > 0 else "bad"
+    facts = [] if sample.length is None else [f"{sample.length:,} tokens"]
+    if sample.truncated:
+        facts.append("truncated")
+    if sample.task:
+        facts.append(sample.task)
+    return render("answer.html", sample=sample, reward=reward, mark=mark, facts=facts)
+
+
+def configuration(runs: Sequence[ReportRun]) -> Markup:
+    """config.yaml of each run, and of several the settings in which they differ."""
+    files = [
+        {
+            "id": f"config-{slug(run.name)}",
+            "title": "config.yaml" if len(runs) == 1 else f"{run.name}: config.yaml",
+            "text": yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100) if run.config else "",
+        }
+        for run in runs
+    ]
+    table = _differences(runs) if len(runs) > 1 else None
+    return render("configuration.html", files=files, several=len(runs) > 1, table=table)
+
+
+def _differences(runs: Sequence[ReportRun]) -> Table | None:
+    """The settings in which the runs differ; None if there are none."""
+    tables = [{key: str(value) for key, value in flat(run.config).items()} for run in runs]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    rows = [[key, *(table.get(key, "–") for table in tables)] for key in keys]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    head = ["Setting that differs", *(run.name for run in runs)]
+    return Table("Settings that differ", head, rows, words=len(runs), wrap=True) if rows else None
