@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
-from fspo.runs import Observer, Run, RunWarning, require_engine
+from fspo.runs import Observer, Run, RunWarning, refuse_script, require_engine
 from fspo.runs import load as load_run
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class _Loaded:
         from fspo.model.loading import load, set_threads
 
         folder = Path(model)
+        refuse_script(folder)
         run = _run_of(folder)
         if run is not None and not trust and (code := code_named_in(parse(run / "config.yaml"))):
             raise ValueError(

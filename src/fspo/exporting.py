@@ -13,7 +13,7 @@ import yaml
 
 from fspo.api import weights_of
 from fspo.files import replace_file
-from fspo.runs import Evaluated, Run, load
+from fspo.runs import Evaluated, Run, load, refuse_script
 from fspo.text import percent, short
 
 __all__ = ["card", "export", "push"]
@@ -32,6 +32,7 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     the model that they were trained on, and the whole model is written.
     """
     run, out = Path(run), Path(out)
+    refuse_script(run)
     if not (run / "config.yaml").is_file():
         raise ValueError(f"{run} is not a run folder: give a folder that `fspo train --out` wrote")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

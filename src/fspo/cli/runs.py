@@ -188,16 +188,18 @@ def report(
     [dim]fspo report runs/fspo runs/gspo --out compare.html[/]
     [dim]fspo report runs/mine --svg figures --png figures[/]
     """
-    from fspo.runs import is_run
-
-    for run in runs:
-        if not is_run(run):
-            raise ValueError(f"{run} is not a run folder: give a folder that `fspo train --out` wrote")
     from fspo.pages import images
     from fspo.report import run_page
     from fspo.report.report_run import load_all
+    from fspo.runs import is_run, run_folder
 
-    loaded = load_all(runs, trust=trust)
+    folders = [run_folder(run) for run in runs]
+    for folder in folders:
+        if not is_run(folder):
+            raise ValueError(
+                f"{folder} is not a run folder: give one that `fspo train --out` wrote, or a TRL script's output folder"
+            )
+    loaded = load_all(folders, trust=trust)
     console.say(f"report: {run_page.save(loaded, out)}")
     for folder, write in ((svg, images.write_svg), (png, images.write_png)):
         if folder is not None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeGuard
 
 from markupsafe import Markup
 
@@ -33,14 +34,14 @@ Numbers = Sequence[float | None]
 Format = Callable[[float], str]
 
 
-def finite(value: float | None) -> bool:
-    """Whether there is a value that can be drawn."""
-    return value is not None and math.isfinite(value)
+def finite(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value that can be drawn; the difference of larger ones may be beyond every float."""
+    return value is not None and abs(value) < 1e300
 
 
 def known(values: Iterable[float | None]) -> list[float]:
     """The values that can be drawn."""
-    return [v for v in values if v is not None and math.isfinite(v)]
+    return [v for v in values if finite(v)]
 
 
 def ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[float]:
@@ -270,7 +271,7 @@ def stretches(rows: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float
 
 def path(frame: Frame, x: Sequence[float], y: Numbers, kind: str, label: str = "") -> str:
     """A line with gaps; the script reads values under the pointer from a line that has a label."""
-    runs = stretches([(a, b) if b is not None and math.isfinite(b) else None for a, b in zip(x, y, strict=True)])
+    runs = stretches([(a, b) if finite(b) else None for a, b in zip(x, y, strict=True)])
     name = f' data-label="{escape(label)}"' if label else ""
     # A stretch of one point is drawn as a dot: a line of no length with round ends.
     d = "".join(
@@ -379,10 +380,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         rows = list(zip(s.x, s.low, s.high, strict=True))
         if s.whiskers:
             for x, low, high in rows:
-                if low is not None and high is not None and finite(low) and finite(high):
+                if finite(low) and finite(high):
                     out.append(f'<path class="whisker own c{s.colour}" d="M{n(px(x))} {n(py(low))}V{n(py(high))}"/>')
         else:
-            for run in stretches([(x, a, b) if a is not None and b is not None else None for x, a, b in rows]):
+            for run in stretches([(x, a, b) if finite(a) and finite(b) else None for x, a, b in rows]):
                 upper = " ".join(f"{n(px(x))} {n(py(b))}" for x, _, b in run)
                 lower = " ".join(f"{n(px(x))} {n(py(a))}" for x, a, _ in reversed(run))
                 out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
@@ -397,7 +398,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
     if s.dots:
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
-            if y is not None and math.isfinite(y):
+            if finite(y):
                 place = frame.x_names[int(x)] if frame.x_names else f"{10**x if frame.log_x else x:g}"
                 extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
@@ -462,9 +463,9 @@ def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> 
     interval = group.intervals[k] if group.intervals else None
     y: float = frame.bottom
     whisker, said = "", "no value"
-    if value is not None and math.isfinite(value):
+    if finite(value):
         y, said = frame.py(value), percent(value)
-        if interval:
+        if interval and all(map(finite, interval)):
             low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
             whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
             said += f" ({percent(interval[0])} to {percent(interval[1])})"
@@ -556,7 +557,7 @@ def dots(
 
 def _row(frame: Frame, row: Dot, y: float) -> str:
     guide = f'<line class="grid" x1="{n(frame.left)}" x2="{n(frame.right)}" y1="{n(y)}" y2="{n(y)}"/>'
-    if row.value is None or not finite(row.value):
+    if not finite(row.value):
         return f'{guide}<text class="label" x="{n(frame.left + 6)}" y="{n(y + 4)}">no value</text>'
     whisker, said = "", percent(row.value)
     if row.interval and all(map(finite, row.interval)):

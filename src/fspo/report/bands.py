@@ -211,14 +211,13 @@ def own_rule(run: ReportRun) -> DrawnBand | None:
 
 def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]:
     """The length laws with the ranges that clip this share of the last rows; and why one of them cannot."""
-    responses = rows.last_responses
     rules, notes = [], []
     for name in LAWS:
-        at_rate = objectives.get(name).at_clip_rate(responses, rate)
+        at_rate = rows.at_clip_rate(name, rate)
         if at_rate.objective is None:
             notes.append(f"{name} {at_rate.note}")
         else:
-            rules.append(DrawnBand(name, at_rate.objective, responses.totals))
+            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals))
     return rules, notes
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from fspo import objectives
 from fspo.fairness import FairnessReport, cosine_bound, cut, measure, wilson
 from fspo.pages import charts
 from fspo.pages.charts import Bars, HeatCell, Series
@@ -121,7 +120,7 @@ def _beside_others(run: ReportRun) -> Panel:
 
 def clipped_by(name: str, rows: RowSummary, rate: float) -> FairnessReport | str:
     """The clip rates by length of an objective whose range clips this share of the last rows; or why it cannot."""
-    at_rate = objectives.get(name).at_clip_rate(rows.last_responses, rate)
+    at_rate = rows.at_clip_rate(name, rate)
     if at_rate.accepted is None:
         return at_rate.note
     has_gradient = rows.last.select(HAS_GRADIENT).to_series().to_numpy()

@@ -15,7 +15,7 @@ import polars as pl
 
 from fspo import objectives, ratios, runs
 from fspo.fairness import FairnessReport, measure, quantile_edges
-from fspo.objectives import Responses
+from fspo.objectives import AtRate, Responses
 from fspo.runs import Metrics, Run, rows
 
 __all__ = ["LENGTH_BINS", "ReportRun", "RowSummary", "load", "load_all"]
@@ -58,6 +58,13 @@ class RowSummary:
         """The clip rate at which methods are compared: the run's own, unless it clipped next to nothing."""
         rate = self.clip_rate
         return USUAL_RATE if rate is None or rate < LOWEST_RATE else rate
+
+    def at_clip_rate(self, name: str, rate: float) -> AtRate:
+        """A method's range that clips this share of the last rows, and what it accepts; or why it cannot."""
+        try:
+            return objectives.get(name).at_clip_rate(self.last_responses, rate)
+        except (ArithmeticError, ValueError):  # log-ratios of thousands, whose exponential is no number
+            return AtRate(note="has no finite range for such log-ratios")
 
     @property
     def last_responses(self) -> Responses:

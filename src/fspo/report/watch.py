@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from fspo.report.report_run import load
 from fspo.report.run_page import content, frame
-from fspo.runs import rows
+from fspo.runs import rows, run_folder
 
 __all__ = ["LivePage", "Server", "open_server"]
 
@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Server:
     """A server for the run's page; `serve_forever` runs it. `trust` is that of `report_run.load`."""
-    path = Path(folder)
+    path = run_folder(Path(folder))
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
     if not 0 <= port < 65536:
