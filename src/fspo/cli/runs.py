@@ -233,17 +233,19 @@ def explore(
     objectives: Annotated[
         list[str] | None, typer.Argument(help="objectives to show besides, such as luspo or module:Class")
     ] = None,
-    out: Annotated[Path, typer.Option(help="file to write")] = Path("explore.html"),
+    out: Annotated[Path | None, typer.Option(help="file to write; default: a temporary one, which is opened")] = None,
     browser: OpenBrowser = False,
 ) -> None:
-    """Write the band explorer: a page with sliders that shows what each method clips, by length.
+    """Open the band explorer, a page with sliders that shows what each method clips, by length; or write it to a file.
 
-    [dim]fspo explore --open[/]
+    [dim]fspo explore[/]
     [dim]fspo explore luspo --out lecture.html[/]
     """
+    import tempfile
+
     from fspo.report.explore import write
 
-    path = write(out, objectives or [])
+    path = write(out or Path(tempfile.mkdtemp(prefix="fspo-")) / "explore.html", objectives or [])
     console.say(f"explorer: {path}")
-    if browser:
+    if browser or out is None:
         typer.launch(path.resolve().as_uri())

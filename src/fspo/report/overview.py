@@ -43,7 +43,8 @@ class Tile:
 
 def _tiles(run: ReportRun) -> list[Tile]:
     tiles = _accuracy_tiles(main_split(run))
-    tiles.append(Tile("Steps", _steps_done(run), incidents(run.metrics)))
+    steps = _steps_done(run)
+    tiles.append(Tile("Steps", steps.text, "; ".join(filter(None, (steps.small, incidents(run.metrics))))))
     seconds = [line.total for line in run.timings if line.total is not None]
     speeds = [line.tokens_per_second for line in run.timings if line.tokens_per_second is not None]
     if seconds:
@@ -111,10 +112,15 @@ def _with_extent(line: Evaluated) -> TableCell:
     return TableCell(percent(line.accuracy), f"{percent(interval[0])} to {percent(interval[1])}" if interval else "")
 
 
-def _steps_done(run: ReportRun) -> str:
-    wanted = number(run.config.get("steps"))
-    done = run.metrics[-1].step if run.metrics else 0
-    return f"{done:,}" + (f" of {wanted:,.0f}" if wanted else "")
+def _steps_done(run: ReportRun) -> TableCell:
+    """Steps of the configuration's; TRL counts optimiser steps, of which each of its rollouts has several."""
+    trl = run.config.get("trl")
+    if isinstance(trl, dict):
+        wanted, done = number(trl.get("max_steps")), sum(line.updates or 0 for line in run.metrics)
+        small = f"optimiser steps, in {len(run.metrics):,} rollouts: the steps of the charts"
+    else:
+        wanted, done, small = number(run.config.get("steps")), run.metrics[-1].step if run.metrics else 0, ""
+    return TableCell(f"{done:,}" + (f" of {wanted:,.0f}" if wanted and wanted > 0 else ""), small)
 
 
 def incidents(metrics: Sequence[Metrics]) -> str:

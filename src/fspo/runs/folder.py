@@ -21,7 +21,7 @@ def is_run(folder: Path) -> bool:
 
 
 def run_folder(folder: Path) -> Path:
-    """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of a TRL script."""
+    """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
     return inside if not is_run(folder) and is_run(inside) else folder
 
