@@ -10,14 +10,14 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-
-from fspo import runs
-from fspo.fairness import measure
 from fspo.report.panels.bands import last_fairness
 from fspo.report.panels.overview import incidents
 from fspo.report.panels.phrases import step_ranges
-from fspo.report.report_run import load
 from fspo.report.row_summary import RowSummary
+
+from fspo import runs
+from fspo.fairness import measure
+from fspo.report.report_run import load
 from fspo.report.run_page import write
 from fspo.runs import Cosine, Metrics, Sample, rows
 from fspo.text import percent
