@@ -18,16 +18,7 @@ from fspo.pages.charts import Bars, HeatCell, Series
 from fspo.pages.document import Missing, Panel, Plot, Slider, colour_of
 from fspo.report.bands import LAWS
 from fspo.report.report_run import LENGTH_BINS, LOWEST_RATE, ReportRun, RowSummary
-from fspo.report.series import (
-    TOKENS,
-    MetricPanel,
-    between,
-    of_run,
-    overlay,
-    range_name,
-    values_of,
-    why_no_clipping,
-)
+from fspo.report.series import TOKENS, MetricPanel, between, of_run, overlay, range_name, values_of, why_no_clipping
 from fspo.runs.rows import HAS_GRADIENT
 from fspo.text import percent, short
 
