@@ -14,7 +14,7 @@ import yaml
 import fspo
 from fspo import objectives, ratios, runs
 from fspo.fairness import FairnessReport
-from fspo.objectives import RLOO, Band, Objective, Responses, Totals
+from fspo.objectives import RLOO, Band, Objective, Totals
 from fspo.objectives.registry import OBJECTIVES
 from fspo.report import explore
 from fspo.report.bands import LAWS, DrawnBand, LevelBand, last_scale, own_objective, own_rule, rules_at
@@ -116,16 +116,6 @@ def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
         assert outside.mean() == pytest.approx(rate, abs=0.02)
 
 
-def test_without_advantages_a_range_clips_either_way(tmp_path: Path) -> None:
-    rows = rows_of(load(make_run(tmp_path / "run", steps=5))).last_responses
-    unknown = Responses(rows.log_ratio, rows.lengths, np.zeros(len(rows.lengths)), mu=rows.mu)
-    at_rate = objectives.get("rloo").at_clip_rate(unknown, 0.1)
-    assert at_rate.objective is not None
-    low, high = DrawnBand("rloo", at_rate.objective, rows.totals).bounds(rows.lengths)
-    outside = (rows.log_ratio < low) | (rows.log_ratio > high)
-    assert outside.mean() == pytest.approx(0.1, abs=2 / len(outside))
-
-
 def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
     rules, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
     assert rules == []
@@ -162,15 +152,6 @@ class Cubic(RLOO):
         return Band(0.0, width, width)
 
 
-class Bandless(RLOO):
-    """Nothing that could be drawn."""
-
-    name: ClassVar[str] = "bandless"
-
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, **_: Any) -> None:  # type: ignore[override]
-        return None
-
-
 @pytest.mark.usefixtures("registry")
 def test_an_error_in_an_objective_of_a_user_stops_neither_page_nor_audit(tmp_path: Path) -> None:
     objectives.register(Torchbound)
@@ -186,7 +167,6 @@ def test_an_error_in_an_objective_of_a_user_stops_neither_page_nor_audit(tmp_pat
 @pytest.mark.usefixtures("registry")
 def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     objectives.register(Cubic)
-    objectives.register(Bandless)
     folder = make_run(tmp_path / "run", steps=5)
     run = configure(folder, {"name": "cubic", "clip_high": 0.25})
     low, high = rule_of(run).bounds(np.array([1.0, 8.0]))
@@ -195,10 +175,10 @@ def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     text = checked(write(folder)).text
     assert "cubic, the run's band" in text
     assert "the run's range, cubic (clip_high = 0.25)" in text
-    configure(folder, {"name": "bandless"})
+    configure(folder, {"name": "grpo"})
     text = checked(write(folder)).text
     assert "the run's band" not in text
-    assert "bandless has no range of S that depends on the length alone." in text
+    assert "grpo has no range of S that depends on the length alone." in text
 
 
 @pytest.mark.parametrize(
@@ -277,11 +257,3 @@ def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Pa
         table.with_columns(accepted=pl.lit(1.0).cast(table.schema["accepted"])).write_parquet(path)
     text = checked(write(folder)).text
     assert "The run clipped only 0.0 %, so every range is set to clip 10.0 %." in text
-
-
-def test_several_runs_and_runs_without_rows_have_no_such_chart(tmp_path: Path) -> None:
-    both = [load(make_run(tmp_path / name, steps=2)) for name in ("a", "b")]
-    assert TITLE not in [plot.title for plot in plots(both)]
-    for path in runs.rows.files(both[0].folder):
-        path.unlink()
-    assert "There are no rows of single answers yet." in checked(write(both[0].folder)).text
