@@ -16,6 +16,7 @@ from fspo.objectives import FSPO, RLOO, Band, Totals
 from fspo.objectives.registry import OBJECTIVES
 from fspo.ratios import Floats
 from fspo.report.explore import write
+from helpers.looks import box_of, overflow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -90,17 +91,6 @@ def test_rates_are_those_of_the_definitions(show: Show, path: Path, change: dict
     got = page.evaluate("([Ls, s]) => RULES.map((rule) => Ls.map((L) => outside(rule, L, s)))", [L, state])
     for rule, rates in zip(RULES, got, strict=True):
         np.testing.assert_allclose(rates, outside(rule, L, **change), rtol=1e-9, atol=1e-14)
-
-
-def test_the_table_of_the_method_is_met(show: Show, path: Path) -> None:
-    """docs/method.md's argument in figures, for c = 0.03: what is drawn is what is computed."""
-    page = show(path)
-    page.evaluate("factor => { state['width-fspo'] = factor; }", 0.03 / C)
-    want = {2048: (0.134, 0.173, 0.498, 0.838), 128: (0.134, 0.136, 0.845, 0.370)}
-    for length, rates in want.items():
-        page.locator("#length").fill(str(math.log2(length)))
-        shown = figures(page)
-        assert [shown[rule][0] for rule in RULES] == pytest.approx(rates, abs=1e-3)
 
 
 def test_the_lre_is_that_of_the_package(show: Show, path: Path) -> None:
@@ -213,18 +203,12 @@ def test_a_registered_objective_shows_up(show: Show, tmp_path: Path, monkeypatch
     assert shown["cubic"][3] == pytest.approx(shown["fspo around the drift"][3], rel=1e-6)
 
 
-@pytest.mark.parametrize("width", [390, 1200])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits(show: Show, path: Path, width: int, scheme: str) -> None:
-    page = show(path, viewport={"width": width, "height": 844}, color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
-    sizes = page.evaluate(
-        """[...document.querySelectorAll('#chart text')].map((t) => t.getBoundingClientRect())
-        .map((r) => [r.left, r.right, r.height])"""
-    )
-    box = page.locator("#chart svg").bounding_box()
-    assert box is not None
-    assert all(box["x"] - 1 <= left and right <= box["x"] + box["width"] + 1 for left, right, _ in sizes)
-    assert min(height for _, _, height in sizes) > 11
-    page.set_viewport_size({"width": 700, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+@pytest.mark.parametrize("width", [390, 700, 1200])
+def test_it_fits(show: Show, path: Path, width: int) -> None:
+    page = show(path, viewport={"width": width, "height": 844})
+    assert overflow(page) == 0
+    box = box_of(page.locator("#chart svg"))
+    for text in page.locator("#chart text").all():
+        inner = box_of(text)
+        assert box["x"] - 1 <= inner["x"]
+        assert inner["x"] + inner["width"] <= box["x"] + box["width"] + 1

@@ -11,14 +11,11 @@ import pytest
 
 import fspo
 from fspo.comparisons.views import comparison_page as comparison
-from helpers.htmlpage import check_policy
-from helpers.looks import PHONE, blocked_script, box_of, ground, overflow, overlaps
+from helpers.looks import PHONE, box_of, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite
 from helpers.simulated_answers import answers, run_folder
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
     from helpers.looks import Show
 
 HARM = "<script>window.harm='script'</script><img src=x onerror=\"window.harm='img'\">"
@@ -73,22 +70,6 @@ def test_a_phone(show: Show, page_file: Path) -> None:
     )
     assert wide
     assert all(style == ["auto", 0] for style in wide)
-
-
-def test_dark(show: Show, page_file: Path) -> None:
-    page = show(page_file, color_scheme="dark")
-    assert ground(page) < 150
-    page.emulate_media(color_scheme="light")
-    assert ground(page) > 650
-
-
-def test_the_policy_stops_what_would_get_through(browser: Browser, page_file: Path) -> None:
-    check_policy(page_file.read_text(encoding="utf-8"))
-    page = browser.new_page()
-    page.goto(page_file.as_uri())
-    assert blocked_script(page) == "script-src-elem"
-    assert page.evaluate("window.harm") is None
-    page.close()
 
 
 def test_an_audit_is_named_as_it_was_given(show: Show, audit: Path) -> None:

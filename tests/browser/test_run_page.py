@@ -12,7 +12,7 @@ import pytest
 from fspo import runs
 from fspo.report.report_run import load
 from fspo.report.run_page import SECTIONS, plots, write
-from helpers.looks import PHONE, blocked_script, box_of, ground, lightness, overflow, overlaps
+from helpers.looks import PHONE, box_of, ground, lightness, overflow, overlaps
 from helpers.synthetic import NASTY, make_run, rewrite, stretch
 
 if TYPE_CHECKING:
@@ -189,7 +189,15 @@ def test_what_models_wrote_does_no_harm(show: Show, report: Path) -> None:
 def test_the_policy_stops_what_would_get_through(browser: Browser, report: Path) -> None:
     page = browser.new_page()
     page.goto(report.as_uri())
-    assert blocked_script(page) == "script-src-elem"
+    blocked = page.evaluate(
+        """() => new Promise((done) => {
+          document.addEventListener('securitypolicyviolation', (e) => done(e.violatedDirective), { once: true });
+          const script = document.createElement('script');
+          script.textContent = "window.harm = 'policy'";
+          document.body.append(script);
+        })"""
+    )
+    assert blocked == "script-src-elem"
     assert page.evaluate("window.harm") is None
     assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'left', () => 'stopped')") == "stopped"
     page.close()

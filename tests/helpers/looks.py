@@ -54,16 +54,3 @@ def ground(page: Page) -> int:
 def lightness(page: Page, colour: str) -> int:
     """How light a colour is, from 0 to 765, given as an expression of the page."""
     return sum(map(int, re.findall(r"\d+", page.evaluate(colour))))
-
-
-def blocked_script(page: Page) -> str:
-    """The rule that stops a script which is added to the page."""
-    directive: str = page.evaluate(
-        """() => new Promise((done) => {
-          document.addEventListener('securitypolicyviolation', (e) => done(e.violatedDirective), { once: true });
-          const script = document.createElement('script');
-          script.textContent = "window.harm = 'policy'";
-          document.body.append(script);
-        })"""
-    )
-    return directive
