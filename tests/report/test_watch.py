@@ -73,6 +73,14 @@ def test_a_folder_just_made_is_served_and_follows(served: Served) -> None:
     assert "<html" not in main
 
 
+def test_a_trl_script_may_make_its_run_after_the_page_was_opened(served: Served) -> None:
+    folder, server = served
+    assert "metrics.jsonl is missing" in get(server)[1]
+    RunWriter(folder / "fspo").append(Metrics(step=7, reward=0.25))
+    server.source._due = 0.0
+    assert "metrics.jsonl is missing" not in get(server)[1]
+
+
 def test_only_this_machine_under_its_own_name(served: Served) -> None:
     _, server = served
     assert server.server_address[0] == "127.0.0.1"

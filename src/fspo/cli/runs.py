@@ -201,9 +201,9 @@ def report(
             )
     loaded = load_all(folders, trust=trust)
     console.say(f"report: {run_page.save(loaded, out)}")
-    for folder, write in ((svg, images.write_svg), (png, images.write_png)):
-        if folder is not None:
-            console.say(f"{len(write(run_page.plots(loaded), folder))} plots: {folder}")
+    for place, write in ((svg, images.write_svg), (png, images.write_png)):
+        if place is not None:
+            console.say(f"{len(write(run_page.plots(loaded), place))} plots: {place}")
 
 
 def watch(

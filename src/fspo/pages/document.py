@@ -91,7 +91,7 @@ class Slider:
     spans: list[tuple[float, float]]  # first and last step
     names: list[str]  # of the bars
     texts: list[str]  # what is said of each span
-    cells: list[list[tuple[int, float, float, float] | None]]  # of each span and bar: count, rate and its interval
+    cells: Sequence[Sequence[tuple[int, float, float, float] | None]]  # per span and bar: count, rate and its interval
 
     @property
     def data(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The log-ratio S against the length, with the run's own band and other methods' bands at the same clip rate.
 
-What a method clips is asked of its objective; nothing here knows a method by its name.
+Bands come from the objectives: an objective that another package registers is drawn like the others.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ KAPPAS = (1.0, 1.5, 2.0)
 class BinRate(NamedTuple):
     """The clip rate of a bin of lengths, with its interval."""
 
-    count: int
+    answers: int
     rate: float
     low: float
     high: float
@@ -45,7 +45,7 @@ def _bars(label: str, rates: Sequence[BinRate | None], colour: int = 1) -> Bars:
         label,
         [None if b is None else b.rate for b in rates],
         [None if b is None else (b.low, b.high) for b in rates],
-        ["no answers" if b is None else f"{b.count:,} answers" for b in rates],
+        ["no answers" if b is None else f"{b.answers:,} answers" for b in rates],
         colour,
     )
 
@@ -225,7 +225,7 @@ def _rates(part: pl.DataFrame, bins: int) -> list[BinRate | None]:
     for row in part.iter_rows(named=True):
         rate = _rate(row["count"], row["count"] * row["clip_rate"])
         assert rate is not None
-        rates[row["bin"]] = BinRate(rate.count, *(round(v, 5) for v in rate[1:]))
+        rates[row["bin"]] = BinRate(rate.answers, *(round(v, 5) for v in rate[1:]))
     return rates
 
 

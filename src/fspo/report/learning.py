@@ -233,6 +233,5 @@ HEALTH = (
 
 def health(runs: Sequence[ReportRun]) -> list[Panel]:
     """The metrics that show whether training is sound, without those that no run has measured."""
-    panels = [metric.panel(runs) for metric in HEALTH]
-    drawn = [panel for panel in panels if isinstance(panel, Plot)]
-    return drawn or [Missing("Health", "No step has been written yet.")]
+    panels = [panel for metric in HEALTH if isinstance(panel := metric.panel(runs), Plot)]
+    return [*panels] or [Missing("Health", "No step has been written yet.")]

@@ -82,7 +82,7 @@ class ReportRun(Run):
 
     @property
     def last_metrics(self) -> list[Metrics]:
-        """The metrics of the last steps, which `rows.last` is of."""
+        """The metrics of the steps in `rows.last`."""
         if self.rows is None:
             return []
         first, last = self.rows.last_steps

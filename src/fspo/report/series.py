@@ -94,9 +94,10 @@ class MetricPanel:
         values, form = values_of(lines), percent if self.share else short
         extent = f"etween {form(min(values))} and {form(max(values))}."
         said = f"From {form(values[0])} to {form(values[-1])}, b{extent}" if len(runs) == 1 else f"B{extent}"
-        size = {"height": 230, "width": 340} if self.small else {}
+        height, width = (230, 340) if self.small else (charts.HEIGHT, charts.WIDTH)
         svg = charts.line(
-            self.title, said, lines, y_label=self.unit, top=1.0 if self.share else None, percent_axis=self.share, **size
+            self.title, said, lines, y_label=self.unit, top=1.0 if self.share else None, percent_axis=self.share,
+            height=height, width=width,
         )  # fmt: skip
         return Plot(self.title, svg, f"{self.note} {smooth_note(lines)}".strip() if self.note else said)
 
@@ -123,7 +124,7 @@ def why_no_clipping(run: ReportRun) -> str:
 
 
 def of_run(title: str, run: ReportRun, runs: Sequence[ReportRun]) -> str:
-    """The title of a plot that each run has for itself."""
+    """The title of a plot of one run; where there are several, it ends with the name of the run."""
     return title if len(runs) == 1 else f"{title} – {run.name}"
 
 

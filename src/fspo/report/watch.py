@@ -35,11 +35,16 @@ class LivePage:
     """The run's page, drawn again only when its files have changed."""
 
     def __init__(self, folder: Path, *, trust: bool = False) -> None:
-        self.folder, self.trust = folder, trust
+        self.given, self.trust = folder, trust
         self._lock = threading.Lock()
         self._stamp: Any = None
         self._main = Markup()
         self._due = 0.0
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which a TRL script may make only after the page was opened."""
+        return run_folder(self.given)
 
     def main(self) -> tuple[Markup, str]:
         """The content and its version."""
@@ -152,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Server:
     """A server for the run's page; `serve_forever` runs it. `trust` is that of `report_run.load`."""
-    path = run_folder(Path(folder))
+    path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
     if not 0 <= port < 65536:
