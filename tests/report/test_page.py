@@ -16,7 +16,7 @@ from fspo.fairness import measure
 from fspo.report.overview import SAMPLES_BYTES, incidents, step_ranges
 from fspo.report.report_run import RowSummary, load
 from fspo.report.run_page import plots, write
-from fspo.runs import Cosine, Evaluated, Metrics, RunWriter, Sample, rows
+from fspo.runs import Cosine, Evaluated, Metrics, RunWriter, Sample, rows, run_folder
 from fspo.text import percent
 from helpers.htmlpage import checked
 from helpers.synthetic import NASTY, WARNING, make_run, rewrite
@@ -310,6 +310,14 @@ def test_a_link_out_of_the_folder_is_not_read(tmp_path: Path, name: str) -> None
     assert run.facts.engine == "local"
     assert run.rows is None if name == "records" else summary_of(folder).steps == 2
     assert "hunter2" not in write(folder).read_text(encoding="utf-8")
+
+
+def test_a_trl_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "fspo").symlink_to(make_run(tmp_path / "private", steps=1))
+    assert run_folder(tmp_path / "out") == tmp_path / "out"
+    (tmp_path / "fspo").symlink_to(tmp_path / "private")
+    assert run_folder(tmp_path) == tmp_path / "fspo"
 
 
 def test_a_link_within_the_folder_is_read(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")
 
 def doctor(
     engines: Annotated[
-        list[str] | None, typer.Argument(help="local, trl, verl, vllm: exit code 1 if one of these lacks something")
+        list[str] | None, typer.Argument(help="engines, such as trl: exit code 1 if one of these lacks something")
     ] = None,
     json_out: JsonOut = None,
 ) -> None:

@@ -23,12 +23,16 @@ def is_run(folder: Path) -> bool:
 def run_folder(folder: Path) -> Path:
     """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
-    return inside if not is_run(folder) and is_run(inside) else folder
+    return inside if not is_run(folder) and is_run(inside) and _stays_in(folder, inside) else folder
 
 
 def own_file(path: Path, folder: Path) -> bool:
     """Whether there is such a file in a run's folder. A link out of the folder, which may be from anywhere, is none."""
-    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    return path.is_file() and _stays_in(folder, path)
+
+
+def _stays_in(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 @contextmanager
