@@ -169,11 +169,10 @@ def _length_curve(runs: Sequence[ReportRun]) -> Panel:
         said = f"Median length from {short(table['q50'][0])} to {short(table['q50'][-1])} tokens."
         svg = charts.line(title, said, lines, y_label="tokens", legend=False)
         return Plot(title, svg, "Line: median. Dark band: middle half. Light band: 5 to 95 %.")
-    lines = overlay(metrics_of(runs), lambda m: m.length, "mean length")
-    if not lines:
-        return Missing(title, "No step has a length.")
-    svg = charts.line(title, "Mean length per step.", lines, y_label="tokens")
-    return Plot(title, svg, f"Mean of each step. {smooth_note(lines)}".strip())
+    mean = MetricPanel(
+        title, "tokens", lambda m: m.length, 1, note="Mean of each step.", missing="No step has a length."
+    )
+    return mean.panel(runs)
 
 
 def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
