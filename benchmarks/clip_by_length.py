@@ -17,8 +17,9 @@ import torch
 import fspo
 from fspo.objectives import Totals
 from fspo.pages.charts import Points, Series, line, scatter
+from fspo.pages.document import Plot
 from fspo.pages.images import write_svg
-from fspo.pages.plots import LAW_COLOURS, Plot
+from fspo.report.bands import LAWS
 
 SIGMA = 0.02
 LENGTHS = (8, 32, 128, 512, 2048, 8192, 32768)
@@ -57,7 +58,7 @@ PARAMETERS: dict[str, dict] = {
 
 def figures(table: dict[str, list[float]], folder: Path) -> list[Path]:
     """Two SVG files: the clip rate by length, and what it comes from, the log-ratios with the band of each method."""
-    shown = list(zip(fspo.objectives.LENGTH_LAWS, LAW_COLOURS, strict=True))
+    shown = [(name, colour) for name, (_, colour) in LAWS.items()]
     lines = [Series(LABELS[name], LENGTHS, table[name], colour=colour, dots=True) for name, colour in shown]
     rates = line(
         "Clip rate by answer length", f"Simulated log-ratios with sigma = {SIGMA}: "

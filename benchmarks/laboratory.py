@@ -22,7 +22,7 @@ from fspo import laboratory
 from fspo.laboratory import Kind, Problem, Regime
 from fspo.objectives import Objective
 from fspo.pages import charts, images
-from fspo.pages.plots import Plot
+from fspo.pages.document import Plot
 
 SHORTEST, KINDS = 8, 6
 SPREADS = (4, 16, 64, 256, 1024, 4096)

@@ -27,11 +27,7 @@ from helpers.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WITH_OWN_TESTS = (
-    "own-task.md",
-    "own-reward.md",
-    "own-objective.md",
-)  # followed in order by tests/docs/test_own_pages.py
+WITH_OWN_TESTS = ("own-task.md", "own-reward.md", "own-objective.md")  # followed in order by tests/docs
 
 # Small, and without a warm start; the objective, the task and everything else are as printed.
 SMALL = ["model.path=tiny:1x32", "warmup=null", "rollout.prompts=4", "rollout.group=2", "rollout.max_new_tokens=6",
@@ -59,7 +55,7 @@ PERHAPS = (
     r"torchrun .*",
     r"python benchmarks/.*",
     r"make .*",
-)  # may be unused
+)  # or unused
 SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo export", "fspo warmup", "fspo compare ")
 
 
@@ -71,20 +67,20 @@ def of_pages() -> Iterator[tuple[str, str]]:
                     yield from ((command, page.name) for command in commands(block.text))
 
 
-def of_help(group: Any = None, name: str = "fspo") -> Iterator[tuple[str, str]]:
+def of_help() -> Iterator[tuple[str, str]]:
     """The dim lines of the help texts."""
-    group = group or typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)
     for key, command in sorted(group.commands.items()):
         for line in re.findall(r"\[dim\](.*?)\[/\]", command.help or ""):
-            yield line, f"{name} {key} --help"
+            yield line, f"fspo {key} --help"
 
 
 def printed() -> dict[str, str]:
     """Each command with the place that prints it first."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for command, source in (*of_pages(), *of_help()):
-        found.setdefault(command, source)
-    return found
+        places.setdefault(command, source)
+    return places
 
 
 PRINTED = printed()
@@ -98,7 +94,7 @@ def test_there_are_printed_commands() -> None:
     """Of README, and of the help of every subcommand."""
     assert any(source == "README.md" for source in PRINTED.values())
     helps = {source.split()[1] for _, source in of_help()}
-    assert set(typer.main.get_command(app).commands) - helps <= {"warmup"}  # type: ignore[attr-defined]
+    assert helps == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
 def test_the_list_of_what_cannot_run_is_not_stale() -> None:

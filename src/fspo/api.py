@@ -20,7 +20,7 @@ import yaml
 from fspo import advantages, objectives
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
 from fspo.files import replace_file
-from fspo.runs import Evaluated, Observer, Run, RunWarning, require_engine
+from fspo.runs import Evaluated, Observer, Run, RunWarning, refuse_script, require_engine
 from fspo.runs import load as load_run
 from fspo.text import percent, short
 
@@ -176,16 +176,12 @@ class _Loaded:
         from fspo.model.loading import load, set_threads
 
         folder = Path(model)
+        refuse_script(folder)
         run = _run_of(folder)
         changed_task = False
         if not isinstance(config, TrainConfig):
             path = None if run is None else run / "config.yaml"
             saved = {} if path is None else parse(path)
-            if "trl" in saved:
-                raise ValueError(
-                    f"the run in {run} is of a script with FSPOTrainer, whose model and data were given as objects: "
-                    "give a checkpoint or model folder that the script saved, and a task"
-                )
             if not trust and (code := code_named_in(saved)):
                 raise ValueError(
                     f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
@@ -320,6 +316,7 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     the model that they were trained on, and the whole model is written.
     """
     run, out = Path(run), Path(out)
+    refuse_script(run)
     if not (run / "config.yaml").is_file():
         raise ValueError(f"{run} is not a run folder: give a folder that `fspo train --out` wrote")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

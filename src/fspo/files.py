@@ -22,6 +22,7 @@ def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.writing")
+    scratch.unlink(missing_ok=True)  # a link of that name would be written through
     try:
         yield scratch
         if flush:

@@ -62,8 +62,8 @@ def short(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """75 -> 1 min 15 s."""
-    if seconds is None:
+    """75 -> 1 min 15 s; a sum that is beyond every float is not known."""
+    if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds < 10:
         return f"{seconds:.1f} s"

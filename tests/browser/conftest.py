@@ -57,6 +57,7 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
     def show(where: str | Path, **options: Any) -> Page:
         context = browser.new_context(**options)
         page = context.new_page()
+        page.set_default_timeout(300_000)  # for a slow machine
         said: list[str] = []
         asked: list[str] = []
         page.on("console", lambda message: said.append(message.text))

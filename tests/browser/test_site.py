@@ -51,7 +51,7 @@ def test_the_explorer_answers_inside_its_page(show: Callable[..., Page], address
 def test_search_finds_a_setting(show: Callable[..., Page], address: str) -> None:
     page = show(address + "/")
     page.locator("input.md-search__input").fill("max_new_tokens")
-    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+    page.locator(".md-search-result__item").first.wait_for(timeout=300_000)
     assert "reference/settings" in " ".join(
         link.get_attribute("href") or "" for link in page.locator(".md-search-result__link").all()
     )

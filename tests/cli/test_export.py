@@ -30,8 +30,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, small: list[str]) -> Path:
 
 def logits(model: object) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(PROMPT).logits  # type: ignore[operator]
-    return found
+        result: torch.Tensor = model(PROMPT).logits  # type: ignore[operator]
+    return result
 
 
 def test_an_exported_model_is_the_last_checkpoint_with_a_card(command: Command, runs: Path, tmp_path: Path) -> None:

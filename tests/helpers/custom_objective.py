@@ -42,7 +42,7 @@ class Banded(Scaled):
 
     name: ClassVar[str] = "banded"
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
         return Band(0.0, self.width, self.width)
 
 
@@ -51,7 +51,7 @@ class Torchbound(Banded):
 
     name: ClassVar[str] = "torchbound"
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
         return Band(0.0, self.width * lengths.new_ones(1), self.width)
 
 

@@ -88,9 +88,9 @@ def checked(path: Path, sections: Iterable[str] = REPORT) -> Page:
 
 def check_policy(text: str) -> None:
     """The page's content security policy admits its own style and script by their hashes, and nothing else."""
-    found = re.search('Content-Security-Policy" content="([^"]*)"', text)
-    assert found is not None
-    rules = dict(rule.strip().split(" ", 1) for rule in found.group(1).split(";"))
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.group(1).split(";"))
     live = rules.pop("connect-src", None)
     assert live in (None, "'self'")
     hashes = {}

@@ -23,13 +23,13 @@ def box_of(locator: Locator) -> dict[str, float]:
 
 def overflow(page: Page) -> int:
     """How far the page is wider than the window."""
-    found: int = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    return found
+    width: int = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return width
 
 
 def overlaps(page: Page) -> list[str]:
     """Texts of a chart that lie on each other, or out of it."""
-    found: list[str] = page.evaluate(
+    problems: list[str] = page.evaluate(
         """() => [...document.querySelectorAll('svg[data-frame]')].flatMap((svg) => {
           const box = svg.getBoundingClientRect();
           const texts = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
@@ -43,9 +43,14 @@ def overlaps(page: Page) -> list[str]:
           return out.map((what) => `${svg.querySelector('title').textContent}: ${what}`);
         })"""
     )
-    return found
+    return problems
 
 
 def ground(page: Page) -> int:
     """How light the page's ground is, from 0 to 765."""
-    return sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
+    return lightness(page, "getComputedStyle(document.body).backgroundColor")
+
+
+def lightness(page: Page, colour: str) -> int:
+    """How light a colour is, from 0 to 765, given as an expression of the page."""
+    return sum(map(int, re.findall(r"\d+", page.evaluate(colour))))

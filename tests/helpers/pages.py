@@ -32,12 +32,12 @@ def commands(text: str) -> list[str]:
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     if any(line.startswith("$ ") for line in lines):  # a session: what has no prompt is output
         lines = [line[2:] for line in lines if line.startswith("$ ")]
-    found = []
+    parts = []
     for line in lines:
         code = PLAIN.match(line)
         assert code is not None
-        found += [part.strip() for part in PARTS.findall(code[0]) if part.strip()]
-    return found
+        parts += [part.strip() for part in PARTS.findall(code[0]) if part.strip()]
+    return parts
 
 
 QUOTED = r"""'[^']*'|"[^"]*\""""
@@ -48,5 +48,5 @@ PARTS = re.compile(rf"""(?:{QUOTED}|[^'";&]|&(?!&))+""")  # between ; and &&
 def saved_as(block: Block) -> str | None:
     """The name of a file that the text before a block asks to save it as."""
     last = block.before.rstrip().split("\n\n")[-1]
-    found = re.search(r"[Ss]ave this as `([\w./-]+)`", last.replace("\n", " "))
-    return found[1] if found else None
+    name = re.search(r"[Ss]ave this as `([\w./-]+)`", last.replace("\n", " "))
+    return name[1] if name else None

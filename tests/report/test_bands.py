@@ -7,27 +7,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import polars as pl
 import pytest
 import yaml
 
 import fspo
 from fspo import objectives, ratios, runs
-from fspo.objectives import OBJECTIVES, RLOO, Band, Objective, Responses, Totals
+from fspo.fairness import FairnessReport
+from fspo.objectives import OBJECTIVES, RLOO, Band, Objective, Totals
 from fspo.report import explore
-from fspo.report.panels.bands import (
-    DrawnBand,
-    LevelBand,
-    clip_rate,
-    comparison_rate,
-    last_responses,
-    last_scale,
-    own_objective,
-    own_rule,
-    rules_at,
-)
-from fspo.report.report_run import ReportRun, load
-from fspo.report.row_summary import RowSummary
-from fspo.report.run_page import write
+from fspo.report.bands import DrawnBand, LevelBand, last_scale, own_objective, own_rule, rules_at
+from fspo.report.clipping import clipped_by
+from fspo.report.report_run import ReportRun, RowSummary, load
+from fspo.report.run_page import plots, write
 from helpers.custom_objective import Torchbound
 from helpers.htmlpage import checked
 from helpers.synthetic import make_run, rewrite
@@ -76,13 +68,11 @@ def test_the_band_comes_from_the_metrics_or_the_configuration(tmp_path: Path) ->
     rewrite(folder, [line.model_copy(update=other) for line in run.metrics])
     assert level_of(load(folder)) == pytest.approx((-0.001, 0.02, 0.05))
     without_band(folder)
-    rows = last_responses(rows_of(run))
+    rows = rows_of(run).last_responses
     assert level_of(load(folder)) == pytest.approx((rows.mu, 0.03, 0.03))  # the configuration has drift: kl
     run = configure(folder, {"name": "fspo", "clip_rate": 0.1, "drift": "zero"})
     sigma = ratios.scale(rows.log_ratio, rows.lengths, 0.0)
     assert level_of(run) == pytest.approx((0.0, 1.645 * sigma, 1.645 * sigma), rel=1e-3)
-    run = configure(folder, {"name": "fspo", "drift": "k3"})  # rows have no tokens to take k3 from
-    assert level_of(run) == pytest.approx((rows.mu, 0.05, 0.05))
 
 
 def test_an_adaptive_run_shows_the_band_that_it_learnt(tmp_path: Path) -> None:
@@ -103,19 +93,19 @@ def test_z_is_centred_on_the_band_where_the_band_is_level_in_z(tmp_path: Path) -
     assert rule_of(other).level is None
     scale = last_scale(other)
     assert scale is not None
-    assert scale.mu == last_responses(rows_of(other)).mu
+    assert scale.mu == rows_of(other).last_responses.mu
 
 
 def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", steps=20))
     rows = rows_of(run)
-    rate = comparison_rate(rows)
-    assert rate == clip_rate(rows) == pytest.approx(1 - rows.last["accepted"].to_numpy().mean())
-    found, notes = rules_at(rows, rate)
-    assert [rule.name for rule in found] == list(objectives.LENGTH_LAWS)
+    rate = rows.comparison_rate
+    assert rate == rows.clip_rate == pytest.approx(1 - rows.last["accepted"].to_numpy().mean())
+    rules, notes = rules_at(rows, rate)
+    assert [rule.name for rule in rules] == list(objectives.LENGTH_LAWS)
     assert notes == []
-    responses = last_responses(rows)
-    for rule in found:
+    responses = rows.last_responses
+    for rule in rules:
         clipped = 1 - objectives.accepted(rule.objective, responses)
         assert clipped.mean() == pytest.approx(rate, abs=2 / len(clipped))
         low, high = rule.bounds(responses.lengths)
@@ -125,19 +115,9 @@ def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
         assert outside.mean() == pytest.approx(rate, abs=0.02)
 
 
-def test_without_advantages_a_range_clips_either_way(tmp_path: Path) -> None:
-    rows = last_responses(rows_of(load(make_run(tmp_path / "run", steps=5))))
-    unknown = Responses(rows.log_ratio, rows.lengths, np.zeros(len(rows.lengths)), mu=rows.mu)
-    at_rate = objectives.get("rloo").at_clip_rate(unknown, 0.1)
-    assert at_rate.objective is not None
-    low, high = DrawnBand("rloo", at_rate.objective, rows.totals).bounds(rows.lengths)
-    outside = (rows.log_ratio < low) | (rows.log_ratio > high)
-    assert outside.mean() == pytest.approx(0.1, abs=2 / len(outside))
-
-
 def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
-    found, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
-    assert found == []
+    rules, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
+    assert rules == []
     assert notes == [f"{name} cannot clip 90.0% with any range" for name in objectives.LENGTH_LAWS]
 
 
@@ -147,16 +127,11 @@ def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str
     folder = make_run(tmp_path / "run", steps=5, rule=rule)
     audited = {method.name: method.parameters for method in fspo.audit(str(folder)).methods}
     rows = rows_of(load(folder))
-    found, _ = rules_at(rows, comparison_rate(rows))
-    assert len(found) == 3
-    for each in found:
+    rules, _ = rules_at(rows, rows.comparison_rate)
+    assert len(rules) == 3
+    for each in rules:
         want = audited[each.name]
         assert each.objective.clip_parameters == pytest.approx(want, rel=1e-9)
-    text = checked(write(folder)).text
-    for name in set(objectives.LENGTH_LAWS) - {rule}:
-        low, high = (f"{audited[name][key]:.3g}" for key in list(audited[name])[:2])
-        assert f" = {low}, " in text
-        assert f" = {high}" in text
 
 
 class Cubic(RLOO):
@@ -166,36 +141,23 @@ class Cubic(RLOO):
     summary: ClassVar[str] = "a test's own rule"
     clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> Band:
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, **_: Any) -> Band:
         width = self.clip_high * lengths ** (1 / 3)
         return Band(0.0, width, width)
 
 
-class Bandless(RLOO):
-    """Nothing that could be drawn."""
-
-    name: ClassVar[str] = "bandless"
-
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, *, token_squares: Any = None) -> None:  # type: ignore[override]
-        return None
-
-
 @pytest.mark.usefixtures("registry")
-def test_an_error_in_an_objective_of_a_user_stops_neither_page_nor_audit(tmp_path: Path) -> None:
+def test_an_error_in_an_objective_of_a_user_stops_no_page(tmp_path: Path) -> None:
     objectives.register(Torchbound)
     folder = make_run(tmp_path / "run", steps=5)
     configure(folder, {"name": "torchbound"})
     assert "torchbound has no range of S" in checked(write(folder)).text
-    notes = {method.name: method.note for method in fspo.audit(folder).methods}
-    assert "AttributeError" in notes["torchbound"]
-    assert notes["gspo"] == ""
     assert "torchbound" not in explore.render()
 
 
 @pytest.mark.usefixtures("registry")
 def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     objectives.register(Cubic)
-    objectives.register(Bandless)
     folder = make_run(tmp_path / "run", steps=5)
     run = configure(folder, {"name": "cubic", "clip_high": 0.25})
     low, high = rule_of(run).bounds(np.array([1.0, 8.0]))
@@ -204,10 +166,10 @@ def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     text = checked(write(folder)).text
     assert "cubic, the run's band" in text
     assert "the run's range, cubic (clip_high = 0.25)" in text
-    configure(folder, {"name": "bandless"})
+    configure(folder, {"name": "grpo"})
     text = checked(write(folder)).text
     assert "the run's band" not in text
-    assert "bandless has no range of S that depends on the length alone." in text
+    assert "grpo has no range of S that depends on the length alone." in text
 
 
 @pytest.mark.parametrize(
@@ -234,3 +196,55 @@ def test_objectives_with_a_range_on_tokens_have_no_band_of_s(tmp_path: Path) -> 
         drawable = not (objective.clips_tokens or objective.needs_tokens)
         has_band = objective.band(np.ones(1), Totals(1, 1, -1e-4)) is not None
         assert (own_rule(run) is not None) == (drawable and has_band), name
+
+
+def test_log_ratios_that_no_range_can_hold_leave_a_note(tmp_path: Path) -> None:
+    """Of a policy that has collapsed: exp(S) is beyond every float."""
+    folder = make_run(tmp_path / "run", steps=3)
+    for path in runs.rows.files(folder):
+        pl.read_parquet(path).with_columns(log_ratio=pl.col("log_ratio") * 1e99).write_parquet(path)
+    assert "fixed range has no finite range for such log-ratios" in checked(write(folder)).text
+
+
+# --- other ranges on the same answers ---
+
+TITLE = "Clip rate by length, and other ranges on the same answers"
+
+
+def report_of(name: str, summary: RowSummary, rate: float) -> FairnessReport:
+    report = clipped_by(name, summary, rate)
+    assert isinstance(report, FairnessReport)
+    return report
+
+
+def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> None:
+    summary = rows_of(load(make_run(tmp_path / "run", steps=40, answers=128)))
+    rate = summary.clip_rate
+    assert rate is not None
+    reports = {name: report_of(name, summary, rate) for name in objectives.LENGTH_LAWS}
+    for report in reports.values():
+        assert report.clip_rate == pytest.approx(rate, abs=1e-3)
+    first, last = ({name: report.bins[k].clip_rate for name, report in reports.items()} for k in (0, -1))
+    assert first["gspo"] > 2 * last["gspo"]
+    assert last["rloo"] > 2 * first["rloo"]
+    assert reports["fspo"].flatness < min(reports["gspo"].flatness, reports["rloo"].flatness) / 2
+
+
+@pytest.mark.parametrize(("rule", "others"), [("fspo", ("GSPO", "fixed range")), ("gspo", ("FSPO", "fixed range"))])
+def test_it_is_the_first_chart_of_the_page(rule: str, others: tuple[str, ...], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=10, rule=rule)
+    text = checked(write(folder)).text
+    assert text.index(TITLE) < text.index("Held-out accuracy, start")
+    caption = text[text.index("Highest minus lowest rate") :]
+    places = [caption.index(label) for label in ("this run", *others)]
+    assert places == sorted(places)
+    assert next(plots([load(folder)])).title == TITLE
+
+
+def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=4)
+    for path in runs.rows.files(folder):
+        table = pl.read_parquet(path)
+        table.with_columns(accepted=pl.lit(1.0).cast(table.schema["accepted"])).write_parquet(path)
+    text = checked(write(folder)).text
+    assert "The run clipped only 0.0 %, so every range is set to clip 10.0 %." in text

@@ -7,7 +7,7 @@ from fspo.audits.audit_tables import band_sentences, tables
 from fspo.audits.findings import Audit
 from fspo.fairness import FEW, FairnessReport
 from fspo.pages import charts, document
-from fspo.pages.plots import Plot, grid
+from fspo.pages.document import Plot, grid
 from fspo.text import percent
 
 

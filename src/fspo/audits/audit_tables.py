@@ -8,7 +8,7 @@ from typing import Any
 from fspo.audits.findings import Audit
 from fspo.audits.recommend import Recommendation
 from fspo.fairness import FEW, Bin, FairnessReport, Interval
-from fspo.pages.tables import Table
+from fspo.pages.document import Table
 from fspo.text import percent, short
 
 NONE = "–"

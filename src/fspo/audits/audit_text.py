@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fspo.audits.audit_tables import band_sentences, tables
 from fspo.audits.findings import Audit
-from fspo.pages.tables import Table
+from fspo.pages.document import Table
 from fspo.text import percent, visible
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fspo.cli.terminal import Terminal
+from fspo.cli import Terminal
 from fspo.text import visible
 
 if TYPE_CHECKING:

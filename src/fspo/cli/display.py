@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fspo.cli.terminal import Terminal
-from fspo.runs import ClipBin, Evaluated, Metrics, Timing
+from fspo.cli import Terminal
+from fspo.runs import ClipBin, Evaluated, Metrics, Observer, Timing
 from fspo.text import duration, percent, short, visible
 
 __all__ = ["Display"]
@@ -32,10 +32,10 @@ HISTORY = 40  # steps of reward in the small curve
 MESSAGES = 5  # warnings and notes that stay in the panel
 
 
-def blocks(values: list[float], most: float | None = None, ascii_only: bool = False) -> str:
+def blocks(values: list[float], ascii_only: bool = False) -> str:
     """One block per value, from zero to the largest."""
     levels = ASCII_BLOCKS if ascii_only else BLOCKS
-    top = max(values, default=0.0) if most is None else most
+    top = max(values, default=0.0)
     if top <= 0:
         return levels[0] * len(values)
     return "".join(levels[max(0, min(7, round(7 * value / top)))] for value in values)
@@ -51,8 +51,8 @@ def clip_row(bins: Sequence[ClipBin], ascii_only: bool = False) -> str:
     return " ".join(parts) + f"  up to {percent(max(rates))}"
 
 
-class Display:
-    """Shows a run's progress: a context manager, and the `fspo.runs.Observer` of the run.
+class Display(Observer):
+    """Shows a run's progress: a context manager, and the observer of the run.
 
     `config_summary` names the model, task, objective and so on for the panel's title. `every` is the least time in
     seconds between two plain lines; the first and the last step, evaluations and warnings are always printed.

@@ -1,14 +1,14 @@
-"""The commands `methods` and `tasks`: what there is to choose from, and every parameter of one of them."""
+"""The commands that say what there is: `methods`, `tasks`, `recipes`, and `doctor` for this machine."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from fspo.cli.terminal import Terminal
+from fspo.cli import JsonOut, Terminal, write_json
 from fspo.text import visible
 
 if TYPE_CHECKING:
@@ -56,6 +56,71 @@ def tasks(
     for example in examples:
         answer = example.answer if example.solution is None else example.solution
         console.print(Text.assemble((visible(example.prompt), "bold"), f"  {visible(answer)}"))
+
+
+def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")] = None) -> None:
+    """List the recipes, or print one. `recipe:NAME` stands for its file in every command.
+
+    [dim]fspo recipes[/]
+    [dim]fspo recipes gsm8k-24gb[/]
+    [dim]fspo train recipe:gsm8k-24gb steps=50 --out runs/gsm8k[/]
+    """
+    from fspo import recipes as library
+
+    if name is not None:
+        print(library.located(f"recipe:{name.removeprefix('recipe:')}").read_text(), end="")
+        return
+    table = Table("recipe", "engines", "what it trains")
+    for key in library.names():
+        table.add_row(key, library.note(key, "engines"), Text(library.summary(key)))
+    console.print(table)
+
+
+def doctor(
+    engines: Annotated[
+        list[str] | None, typer.Argument(help="engines, such as trl: exit code 1 if one of these lacks something")
+    ] = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Versions, devices, extras, sandbox and verl's plug-in, and what each engine lacks on this machine.
+
+    [dim]fspo doctor[/]
+    [dim]fspo doctor --json[/]
+    """
+    from fspo.engines.checkup import ENGINES, examine
+    from fspo.settings import hint
+
+    for name in engines or []:
+        if name not in ENGINES:
+            raise ValueError(f"there is no engine {name!r}{hint(name, ENGINES)}")
+    facts = examine()
+    if json_out is not None:
+        write_json(facts, json_out)
+    if json_out != "-":
+        _show_facts(facts)
+    if any(facts["engines"][name] for name in engines or []):
+        raise typer.Exit(1)
+
+
+def _show_facts(facts: dict[str, Any]) -> None:
+    sandbox, plugin = facts["sandbox"], facts["plugin"]
+    problems = [sentence for sentence in plugin.values() if sentence]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    rows = {
+        "python": f"{facts['python']}, {facts['platform']}", "installed": versions,
+        "devices": ", ".join(facts["devices"]) or "torch is not installed", "cores": str(facts["cores"]),
+        "sandbox": sandbox["backend"] or sandbox["problem"],
+        "verl's plug-in": "; ".join(problems) or ("found and imported" if plugin else "verl is not installed"),
+    }  # fmt: skip
+    rows |= {
+        f"extra {name}": f"lacks {', '.join(absent)}" if absent else "complete"
+        for name, absent in facts["extras"].items()
+    }
+    rows |= {f"engine {name}": "; ".join(lack) or "ready" for name, lack in facts["engines"].items()}
+    table = Table(show_header=False)
+    for name, text in rows.items():
+        table.add_row(name, Text(visible(text)))
+    console.print(table)
 
 
 def _list(kind: str, what: str, rows: dict[str, str]) -> None:

@@ -14,45 +14,22 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fspo import __version__
+from fspo.cli import Terminal
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
-from fspo.cli.doctor import doctor
-from fspo.cli.evaluate import evaluate, sample
-from fspo.cli.export import export
-from fspo.cli.listing import methods, tasks
-from fspo.cli.plan import plan
-from fspo.cli.recipes import recipes
-from fspo.cli.report import explore, report, watch
-from fspo.cli.terminal import Terminal
+from fspo.cli.listing import doctor, methods, recipes, tasks
+from fspo.cli.runs import evaluate, explore, export, report, sample, watch
 from fspo.cli.train import train, warmup
 from fspo.runtime import prepare
 
 # Packages of `fspo[train]`: a command that needs one of them says so.
 TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf", "psutil", "huggingface_hub")
 
-app = typer.Typer(
-    name="fspo",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(name="fspo", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command()(train)
 app.command()(warmup)
 app.command(name="eval")(evaluate)
-for command in (
-    sample,
-    export,
-    report,
-    watch,
-    explore,
-    audit,
-    compare,
-    methods,
-    tasks,
-    recipes,
-    plan,
-    doctor,
-):
+for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes, doctor):
     app.command()(command)
 
 
@@ -68,7 +45,12 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and stop")
     ] = False,
 ) -> None:
-    """Length-fair reinforcement learning from verifiable rewards for language models."""
+    """Length-fair reinforcement learning from verifiable rewards for language models.
+
+    [dim]fspo train --out runs/mine[/]   train a tiny model, in minutes
+    [dim]fspo audit runs/mine[/]   how fair its clipping was, and which band to use
+    [dim]fspo report runs/mine[/]   its page
+    """
 
 
 def main() -> None:

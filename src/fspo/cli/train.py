@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fspo.cli.configured import Overrides, label_of, split
-from fspo.cli.terminal import Terminal
+from fspo.cli import Overrides, Terminal, label_of, split
 from fspo.runtime import quiet
 
 if TYPE_CHECKING:
@@ -91,7 +90,12 @@ def train(
 
 
 def warmup(arguments: Overrides = None) -> None:
-    """Fine-tune a tiny model on worked solutions until it solves a wanted share, and print where it is kept."""
+    """Fine-tune a tiny model on worked solutions until it solves a wanted share, and print where it is kept.
+
+    `fspo train` does this by itself where `warmup` is set; the result is kept and serves later runs.
+
+    [dim]fspo warmup task=sort warmup.solved=0.25[/]
+    """
     quiet()
     from fspo import tasks
     from fspo.config import read

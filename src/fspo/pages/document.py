@@ -1,4 +1,4 @@
-"""The one shell of every page: a self-contained document that requests nothing from any other machine.
+"""What every page is made of: the shell, its sections, figures and tables. A page requests nothing from other machines.
 
 HTML is put together by the templates beside this module. Whatever a template prints is made visible (control characters
 become codes) and escaped, unless it is `Markup`, which only templates and `fspo.pages.charts` produce.
@@ -19,7 +19,13 @@ from markupsafe import Markup
 
 from fspo.text import slug, visible
 
-__all__ = ["Section", "asset", "document", "embedded", "render", "sections"]
+__all__ = [
+    "COLOURS", "Missing", "Panel", "Plot", "Section", "Slider", "Table", "TableCell", "asset", "colour_of", "document",
+    "embedded", "grid", "render", "sections",
+]  # fmt: skip
+
+COLOURS = 10  # of runs and methods in a chart, see assets/style.css
+MANY = 8  # columns; a table with more is set in smaller type
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,103 @@ def asset(name: str) -> str:
 def embedded(value: Any) -> Markup:
     """JSON for a script element, which it cannot end."""
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A second chart, of bars, beside a heat map: it shows the span of steps that a slider chooses."""
+
+    chart: Markup  # of the last span
+    spans: list[tuple[float, float]]  # first and last step
+    names: list[str]  # of the bars
+    texts: list[str]  # what is said of each span
+    cells: Sequence[Sequence[tuple[int, float, float, float] | None]]  # per span and bar: count, rate and its interval
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the script needs."""
+        return {"spans": self.spans, "names": self.names, "texts": self.texts, "cells": self.cells}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart with its title and caption."""
+
+    title: str
+    svg: Markup
+    caption: str = ""
+    slider: Slider | None = None
+
+    def html(self) -> Markup:
+        return render("figure.html", plot=self)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A sentence in the place of a plot that has no data."""
+
+    title: str
+    why: str
+
+    def html(self) -> Markup:
+        return render("missing.html", panel=self)
+
+
+Panel = Plot | Missing
+
+
+def grid(panels: Sequence[Panel], *, small: bool = False) -> Markup:
+    """Panels side by side, as many as fit."""
+    return render("grid.html", panels=panels, small=small)
+
+
+def colour_of(k: int) -> int:
+    """The colour of the k-th run or method."""
+    return 1 + k % COLOURS
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A text with small print under it, such as an interval."""
+
+    text: str
+    small: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.small})" if self.small else self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Each row is a name followed by numbers, aligned right, and last by `words` columns of text.
+
+    A row of two cells is a name and a remark across all columns.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | TableCell]]
+    words: int = 0  # columns of text at the end
+    wrap: bool = False  # whether those texts are broken into lines
+    colours: Sequence[int] = ()  # of the line in the charts that each row stands for
+
+    def html(self, level: int | None = 2) -> Markup:
+        """The table in a card that scrolls where it is too wide, under its title as a heading of this level, if any."""
+        rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in self.rows]
+        words = "text" if self.wrap else "words"
+        kinds = ["", *["n"] * (len(self.head) - 1 - self.words), *[words] * self.words]
+        return render("table.html", table=self, rows=rows, kinds=kinds, level=level, many=len(self.head) > MANY)
+
+    def markdown(self) -> str:
+        """Its title, and the table in Markdown."""
+        rule = ["---", *["---:"] * (len(self.head) - 1 - self.words), *["---"] * self.words]
+        full = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
+        lines = ["| " + " | ".join(_in_markdown(cell) for cell in row) + " |" for row in (self.head, rule, *full)]
+        return "\n".join([f"### {_in_markdown(self.title)}", "", *lines])
+
+
+def _in_markdown(cell: str | TableCell) -> str:
+    return visible(cell).replace("\n", " ").replace("|", "\\|")
 
 
 def _policy(style: str, script: str, *, live: bool) -> Markup:

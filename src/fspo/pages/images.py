@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.files import replace_file
-from fspo.pages.document import asset
-from fspo.pages.plots import Plot
+from fspo.pages.document import Plot, asset
 from fspo.text import slug
 
 __all__ = ["write_png", "write_svg"]

@@ -16,7 +16,7 @@ from fspo import objectives
 from fspo.files import plain, replace_file
 from fspo.objectives import Objective, Totals
 from fspo.pages import document
-from fspo.pages.plots import COLOURS, LAW_COLOURS
+from fspo.pages.document import COLOURS
 from fspo.text import slug
 
 __all__ = ["render", "write"]
@@ -24,6 +24,7 @@ __all__ = ["render", "write"]
 LENGTHS = 2.0 ** np.arange(0, 20.25, 0.25)  # the page's answers have up to about 150,000 tokens
 FACTORS = 10.0 ** np.arange(-2, 2.01, 0.025)  # of the width, over the range of the sliders
 ANY_TOTALS = Totals(1, 1, -2e-4)  # the bands that are shown do not depend on the batch
+LAW_COLOURS = [objectives.get_class(name).color for name in objectives.LENGTH_LAWS]
 OTHER_COLOURS = [k for k in range(1, COLOURS + 1) if k not in LAW_COLOURS]
 
 
@@ -92,9 +93,9 @@ def _rule(name: str, colour: int) -> dict[str, Any] | None:
 
 def _widened(objective: Objective) -> dict[str, list[float]] | None:
     """The parameters that change with the width, at each of FACTORS; None where the width cannot be set."""
-    found = [objective.scaled(float(k)) for k in FACTORS]
-    if any(scaled is None for scaled in found):
+    scaled = [objective.scaled(float(k)) for k in FACTORS]
+    tables = [each.clip_parameters for each in scaled if each is not None]
+    if len(tables) < len(FACTORS):
         return None
-    tables = [scaled.clip_parameters for scaled in found if scaled is not None]
     names = [name for name, value in tables[0].items() if isinstance(value, float) and value != tables[-1][name]]
     return {name: [float(f"{table[name]:.6g}") for table in tables] for name in names}

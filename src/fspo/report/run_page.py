@@ -14,16 +14,11 @@ from markupsafe import Markup
 
 from fspo.files import replace_file
 from fspo.pages import document
-from fspo.pages.document import Section
-from fspo.pages.plots import Panel, Plot, grid
-from fspo.report.panels.clip_rates import clip_rates
-from fspo.report.panels.guarantee import guarantee
-from fspo.report.panels.health import health, lengths
-from fspo.report.panels.learning import learning
-from fspo.report.panels.log_ratios import log_ratios
-from fspo.report.panels.overview import overview
-from fspo.report.panels.same_answers import same_answers
-from fspo.report.panels.texts import configuration, samples, warnings
+from fspo.pages.document import Panel, Plot, Section, grid
+from fspo.report.bands import log_ratios
+from fspo.report.clipping import clip_rates, guarantee, same_answers
+from fspo.report.learning import health, learning, lengths
+from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
 
 __all__ = ["SECTIONS", "content", "frame", "plots", "render", "save", "write"]
@@ -32,40 +27,28 @@ Runs = Sequence[ReportRun]
 
 
 @dataclass(frozen=True)
-class PanelSection:
-    """A section of panels."""
+class Part:
+    """A section of the page: panels side by side, or a body of its own, which may show its panels too."""
 
     id: str
     title: str
-    panels: Callable[[Runs], list[Panel]]
-    lead: str = ""
-    small: bool = False
-
-    def body(self, runs: Runs) -> Markup:
-        return grid(self.panels(runs), small=self.small)
-
-
-@dataclass(frozen=True)
-class TextSection:
-    """A section of anything else; `panels` are those that its body shows."""
-
-    id: str
-    title: str
-    body: Callable[[Runs], Markup]
-    lead: str = ""
     panels: Callable[[Runs], list[Panel]] = lambda runs: []
+    lead: str = ""
+    body: Callable[[Runs], Markup] | None = None
+    small: bool = False  # whether the panels are
+
+    def section(self, runs: Runs) -> Section:
+        body = grid(self.panels(runs), small=self.small) if self.body is None else self.body(runs)
+        return Section(self.id, self.title, body, self.lead)
 
 
-SECTIONS: tuple[PanelSection | TextSection, ...] = (
-    TextSection("overview", "Overview", overview, panels=same_answers),
-    PanelSection("learning", "Learning", learning),
-    PanelSection(
-        "fairness",
-        "Fairness over length",
-        clip_rates,
-        "Does clipping remove answers of every length at the same rate?",
+SECTIONS = (
+    Part("overview", "Overview", same_answers, body=overview),
+    Part("learning", "Learning", learning),
+    Part(
+        "fairness", "Fairness over length", clip_rates, "Does clipping remove answers of every length at the same rate?"
     ),
-    PanelSection(
+    Part(
         "direction",
         "LRE and direction",
         guarantee,
@@ -73,18 +56,18 @@ SECTIONS: tuple[PanelSection | TextSection, ...] = (
         "share of it: 0 is fair. A small LRE bounds how far clipping can turn the update, if clipping is even inside "
         "a bin.",
     ),
-    PanelSection(
+    Part(
         "ratios",
         "Importance ratios",
         log_ratios,
         "S is the sum of an answer's token log-ratios. For L tokens its mean is near μL and its standard deviation "
         "near σ√L: a band of that shape treats all lengths alike.",
     ),
-    PanelSection("lengths", "Lengths", lengths),
-    PanelSection("health", "Health of the updates", health, small=True),
-    TextSection("warnings", "Warnings", warnings),
-    TextSection("samples", "Sampled answers", samples, "As the model wrote them, from steps spread over the run."),
-    TextSection("configuration", "Configuration", configuration),
+    Part("lengths", "Lengths", lengths),
+    Part("health", "Health of the updates", health, small=True),
+    Part("warnings", "Warnings", body=warnings),
+    Part("samples", "Sampled answers", lead="As the model wrote them, from steps spread over the run.", body=samples),
+    Part("configuration", "Configuration", body=configuration),
 )
 
 
@@ -121,7 +104,7 @@ def frame(names: Sequence[str], main: Markup, version: str | None = None) -> str
 
 def content(runs: Runs) -> Markup:
     """All sections."""
-    return document.sections([Section(part.id, part.title, part.body(runs), part.lead) for part in SECTIONS])
+    return document.sections([part.section(runs) for part in SECTIONS])
 
 
 def plots(runs: Runs) -> Iterator[Plot]:

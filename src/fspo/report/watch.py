@@ -21,12 +21,12 @@ from markupsafe import Markup
 
 from fspo.report.report_run import load
 from fspo.report.run_page import content, frame
-from fspo.runs import rows
+from fspo.runs import rows, run_folder
 
 __all__ = ["LivePage", "Server", "open_server"]
 
 LOOPBACK = "127.0.0.1"
-MOST_CONNECTIONS = 32
+MOST_WAITING = 32  # connections that have sent no whole request; beyond them the oldest is closed
 IDLE_SECONDS = 10
 SHARE = 0.1  # largest share of the time that reading and drawing the run may take
 
@@ -35,11 +35,16 @@ class LivePage:
     """The run's page, drawn again only when its files have changed."""
 
     def __init__(self, folder: Path, *, trust: bool = False) -> None:
-        self.folder, self.trust = folder, trust
+        self.given, self.trust = folder, trust
         self._lock = threading.Lock()
         self._stamp: Any = None
         self._main = Markup()
         self._due = 0.0
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which a TRL script may make only after the page was opened."""
+        return run_folder(self.given)
 
     def main(self) -> tuple[Markup, str]:
         """The content and its version."""
@@ -58,38 +63,43 @@ class LivePage:
 
     def _files(self) -> list[tuple[str, int, int]]:
         """Name, size and time of what the run has written; a file may disappear meanwhile."""
-        found = []
+        files = []
         for path in (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", rows.folder_of(self.folder)):
             try:
                 status = path.stat()
             except FileNotFoundError:
                 continue
-            found.append((path.name, status.st_size, status.st_mtime_ns))
-        return sorted(found)
+            files.append((path.name, status.st_size, status.st_mtime_ns))
+        return sorted(files)
 
 
 class Server(ThreadingHTTPServer):
-    """Bound to loopback, for a browser on this machine; connections beyond MOST_CONNECTIONS are closed at once."""
+    """Bound to loopback, for a browser on this machine. Idle connections do not keep it from answering."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0, *, trust: bool = False) -> None:
         self.source = LivePage(folder, trust=trust)
-        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._waiting: dict[socket.socket, None] = {}  # in the order in which they came
+        self._lock = threading.Lock()
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Wait for the connection's request in a thread of its own; one that has waited longest gives way to it."""
+        with self._lock:
+            if len(self._waiting) >= MOST_WAITING:
+                oldest = next(iter(self._waiting))
+                del self._waiting[oldest]
+                with suppress(OSError):  # the other side has closed it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._waiting[request] = None
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
+    def waits_no_longer(self, connection: socket.socket) -> None:
+        """Its request is there, or will never be."""
+        with self._lock:
+            self._waiting.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes the connection early is not an error."""
@@ -105,23 +115,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = IDLE_SECONDS  # of the socket: a connection that sends nothing, or takes nothing, is closed
 
-    def setup(self) -> None:
-        """A request that arrives byte by byte has the same time, in all: reading ends when it is over."""
-        super().setup()
-        self._patience = threading.Timer(self.timeout, self._stop_reading)
-        self._patience.daemon = True
-        self._patience.start()
-
     def finish(self) -> None:
-        self._patience.cancel()
+        self.server.waits_no_longer(self.connection)
         super().finish()
 
-    def _stop_reading(self) -> None:
-        with suppress(OSError):  # it is closed already
-            self.connection.shutdown(socket.SHUT_RD)
-
     def do_GET(self) -> None:
-        self._patience.cancel()
+        self.server.waits_no_longer(self.connection)
         # Another site's host name may be made to point here (DNS rebinding); that site could then read the run.
         if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, "this server answers only to its own address\n", "text/plain")

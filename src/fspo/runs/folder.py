@@ -1,4 +1,4 @@
-"""Who may write to a folder: one process at a time, and no run over another."""
+"""A run's folder: which folder is one, what in it may be read, and who may write to it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ class RunWarning(UserWarning):
 def is_run(folder: Path) -> bool:
     """Whether the folder has any file of a run."""
     return any((folder / name).exists() for name in PARTS)
+
+
+def run_folder(folder: Path) -> Path:
+    """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
+    inside = folder / "fspo"
+    return inside if not is_run(folder) and is_run(inside) and _stays_in(folder, inside) else folder
+
+
+def own_file(path: Path, folder: Path) -> bool:
+    """Whether there is such a file in a run's folder. A link out of the folder, which may be from anywhere, is none."""
+    return path.is_file() and _stays_in(folder, path)
+
+
+def _stays_in(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fspo.files import BadLine, json_lines, yaml_value
+from fspo.runs.folder import own_file, run_folder
 from fspo.runs.schema import FORMAT, Cosine, Evaluated, Facts, Line, Metrics, Sample, Timing, UpdateState
 from fspo.text import slug
 
@@ -94,7 +95,7 @@ def load(folder: str | Path) -> Run:
 def read_lines(folder: Path, kind: type[L]) -> list[L]:
     """All lines of a file, in the order in which they were written; bad ones are left out."""
     path = folder / f"{kind.file}.jsonl"
-    return [line for line in _lines(path, kind) if line is not None] if path.is_file() else []
+    return [line for line in _lines(path, kind) if line is not None] if own_file(path, folder) else []
 
 
 def last_state(folder: Path, step: int) -> UpdateState | None:
@@ -115,10 +116,11 @@ def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
 def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
     """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
     path = folder / f"{kind.file}.jsonl"
-    if not path.is_file():
-        if optional:
-            return
-        notes.append(f"{path.name} is missing: no {kind.what}.")
+    if not own_file(path, folder):
+        if path.is_symlink():
+            notes.append(f"{path.name} is a link out of the folder and is not read: no {kind.what}.")
+        elif not optional:
+            notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0
     for line in _lines(path, kind):
@@ -178,7 +180,7 @@ def _cut(text: str) -> str:
 
 def read_facts(path: Path, notes: list[str]) -> Facts:
     """run.json; what is wrong with it is added to `notes`."""
-    if not path.is_file():
+    if not own_file(path, path.parent):
         return Facts()
     try:
         facts = Facts.model_validate_json(path.read_bytes())
@@ -197,10 +199,24 @@ def require_engine(folder: Path, engine: str) -> None:
         raise ValueError(f"the run in {folder} is of the engine {own}, and {engine} cannot go on with it: {add}")
 
 
+def refuse_script(folder: Path) -> None:
+    """Refuse to load the model of a TRL script's run: the script was given its model and its rewards as objects."""
+    run = run_folder(folder)
+    if "trl" not in read_config(run / "config.yaml", []):
+        return
+    saved = [path for path in run.parent.glob("checkpoint-*") if path.name[11:].isdecimal()]
+    last = max(saved, key=lambda path: int(path.name[11:]), default=run.parent / "checkpoint-STEP")
+    raise ValueError(
+        f"{run} was written by a TRL script, which was given its model and its rewards as objects: use a model that it "
+        f"saved, as in `fspo eval {last} task=jsonl:FILE`"
+    )
+
+
 def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
     """config.yaml as a mapping; what is wrong with it is added to `notes`."""
-    if not path.is_file():
-        notes.append("config.yaml is missing: the configuration is not shown.")
+    if not own_file(path, path.parent):
+        why = "is a link out of the folder" if path.is_symlink() else "is missing"
+        notes.append(f"config.yaml {why}: the configuration is not shown.")
         return {}
     try:
         config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))

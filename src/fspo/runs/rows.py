@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from fspo import ratios
+from fspo.runs.folder import own_file
 
 COLUMNS: dict[str, Any] = {
     "step": pl.Int32,
@@ -44,8 +45,8 @@ def path_of(run: Path, step: int) -> Path:
 
 def files(run: Path) -> list[Path]:
     """The row files of a run, in the order of their steps."""
-    found = folder_of(run).glob("step-*.parquet")
-    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal() and path.is_file())
+    paths = folder_of(run).glob("step-*.parquet")
+    return sorted(path for path in paths if path.stem.removeprefix("step-").isdecimal() and own_file(path, run))
 
 
 def step_of(path: Path) -> int:
@@ -105,7 +106,7 @@ def scan(paths: Sequence[Path], *, left_out: bool = False) -> pl.LazyFrame:
     return table.with_columns(pl.col(name).cast(kind) for name, kind in wide.items()).filter(
         (pl.col("length") > 0)
         & pl.col("step").is_not_null()
-        & pl.col("log_ratio").is_finite().fill_null(left_out)
+        & (pl.col("log_ratio").abs() < 1e100).fill_null(left_out)  # its square is a number too
         & pl.col("accepted").is_between(0, 1).fill_null(left_out)
     )
 

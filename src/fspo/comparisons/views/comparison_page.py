@@ -13,9 +13,7 @@ from fspo.comparisons.views.figures import FigureSection, figure_sections
 from fspo.comparisons.views.gain_views import gain_sections
 from fspo.files import replace_file
 from fspo.pages import document, images
-from fspo.pages.document import Section
-from fspo.pages.plots import Plot, grid
-from fspo.pages.tables import Table
+from fspo.pages.document import Plot, Section, Table, grid
 
 __all__ = ["plots", "render", "write", "write_images"]
 

@@ -16,7 +16,7 @@ from fspo.comparisons.seed_statistics import Estimate, RunGroup, improvement, iq
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.suite_results import SuiteResults
 from fspo.comparisons.views.gain_views import gain_tables
-from fspo.pages.tables import Table
+from fspo.pages.document import Table
 from fspo.text import short, visible
 
 __all__ = ["details", "notes", "overview", "text"]

@@ -14,7 +14,7 @@ from fspo.comparisons.seed_statistics import Estimate, RunGroup, curve, improvem
 from fspo.comparisons.suite_results import SuiteResults
 from fspo.pages import charts
 from fspo.pages.charts import Dot, Series
-from fspo.pages.plots import COLOURS, Plot, colour_of
+from fspo.pages.document import COLOURS, Plot, colour_of
 from fspo.text import percent, short
 
 __all__ = ["SIZE", "FigureSection", "ends", "figure_sections", "line_of", "over_steps"]

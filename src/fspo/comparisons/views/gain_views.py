@@ -14,8 +14,7 @@ from fspo.comparisons.suite_results import SuiteResults
 from fspo.comparisons.views.figures import SIZE, FigureSection, ends, line_of, over_steps
 from fspo.pages import charts
 from fspo.pages.charts import Series
-from fspo.pages.plots import Plot
-from fspo.pages.tables import Table
+from fspo.pages.document import Plot, Table
 from fspo.text import percent, short
 
 __all__ = ["gain_sections", "gain_tables"]

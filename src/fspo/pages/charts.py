@@ -1,0 +1,694 @@
+"""Charts as SVG, drawn without a library and readable without a script, in colours from the page's CSS variables.
+
+Every chart has a title and a description for screen readers, and axes that start at 0 or state where they start.
+A value that is None (or not finite) is a gap, never a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeGuard
+
+from markupsafe import Markup
+
+from fspo.text import escape, percent, short, slug, visible
+
+__all__ = [
+    "MOST_POINTS", "Bars", "Dot", "HeatCell", "Points", "Series", "bars", "dots", "finite", "formatter", "heat",
+    "histogram", "line", "mean", "scatter", "span", "thin", "ticks",
+]  # fmt: skip
+
+
+# --- Scales of the axes ---
+
+WIDTH, HEIGHT = 420, 264
+LETTER = 6.3  # width of a character at the charts' font size, to leave space for texts
+MOST_POINTS = 400  # of a line
+ROW_HEIGHT = 22  # of a chart of dots
+LONGEST_NAME = 34  # characters of a name beside its row of dots; the tooltip has the whole name
+
+Numbers = Sequence[float | None]
+Format = Callable[[float], str]
+
+
+def finite(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value that can be drawn; the difference of larger ones may be beyond every float."""
+    return value is not None and abs(value) < 1e300
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """The values that can be drawn."""
+    return [v for v in values if finite(v)]
+
+
+def ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[float]:
+    """Round numbers within [low, high]."""
+    rough = (high - low) / max(1, most - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    if whole:
+        step = max(1.0, 2.0 if step == 2.5 else float(math.ceil(step)))
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first
+    return [0.0 if first + k == 0 else (first + k) * step for k in range(count + 1)]
+
+
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """log10 of the round numbers between 10^low and 10^high: 1, 2 and 5 of each decade, or fewer."""
+    marks: list[float] = []
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        decades = range(math.floor(low), math.ceil(high) + 1)
+        marks = [math.log10(m) + k for k in decades for m in steps if low - 1e-9 <= math.log10(m) + k <= high + 1e-9]
+        if len(marks) <= most:
+            return marks
+    return marks[:: math.ceil(len(marks) / most)]
+
+
+def formatter(values: Sequence[float]) -> Format:
+    """Labels of an axis, all with the same number of decimals: as many as tell them apart."""
+    size = max((abs(v) for v in values), default=1.0)
+    step = min((abs(b - a) for a, b in pairwise(values)), default=size) or 1.0
+    if size and (size < 1e-3 or size >= 1e6):
+        return lambda v: f"{v:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−") if v else "0"
+    decimals = next((d for d in range(7) if abs(round(step, d) - step) < 1e-6 * step), 6)
+    return lambda v: f"{v:,.{decimals}f}".replace("-", "−")
+
+
+def percent_formatter(values: Sequence[float]) -> Format:
+    """The same for shares, shown in percent."""
+    step = min((b - a for a, b in pairwise(values)), default=0.1)
+    digits = next((d for d in range(5) if abs(round(100 * step, d) - 100 * step) < 1e-6), 4)
+    return lambda v: f"{100 * v:.{digits}f} %".replace("-", "−")
+
+
+def span(values: Sequence[float], zero: bool, top: float | None = None, whole: bool = False) -> tuple[float, float]:
+    """An axis that holds the values: from zero if asked, ending on round numbers, never beyond `top`."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if zero:
+        low, high = min(0.0, low), max(0.0, high)
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        pad = abs(high) * 0.1 or (top or 1.0)
+        low, high = (low if zero and low == 0 else low - pad), high + pad
+    marks = ticks(low, high, 5, whole)
+    step = marks[1] - marks[0] if len(marks) > 1 else high - low
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return low, (min(high, top) if top is not None and max(values, default=0.0) <= top else high)
+
+
+def mean(values: Numbers) -> float | None:
+    """The mean of the values that there are; None if there are none."""
+    kept = known(values)
+    return sum(kept) / len(kept) if kept else None
+
+
+def running_mean(values: Numbers, width: int) -> Numbers:
+    """The mean of `width` values around each; gaps stay gaps."""
+    half = width // 2
+    return [mean(values[max(0, k - half) : k + half + 1]) if finite(v) else None for k, v in enumerate(values)]
+
+
+# --- The frame of a chart: axes, grid and legend ---
+
+
+def n(value: float) -> str:
+    """A coordinate."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+@dataclass
+class Frame:
+    """Axes and their scales. Charts add to `parts`, in the coordinates that `px` and `py` give."""
+
+    title: str
+    description: str
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    x_label: str = ""
+    y_label: str = ""
+    percent: bool = False  # whether the numbers of y or, where y has names, of x are shares
+    whole_x: bool = True
+    log_x: bool = False  # x is the log10 of what the ticks show
+    legend: Sequence[tuple[str, str]] = ()  # label, SVG of a 14 x 10 key
+    x_names: Sequence[str] | None = None  # names instead of numbers: one band each
+    y_names: Sequence[str] | None = None
+    height: int = HEIGHT
+    width: int = WIDTH
+    parts: list[str] = field(default_factory=list)  # inside the axes; what lies outside is cut off
+    margin: list[str] = field(default_factory=list)  # anywhere
+
+    def __post_init__(self) -> None:
+        self.legend_rows = self._legend()
+        self.top = 12 + 18 * self.legend_rows + (20 if self.y_label else 0)
+        self.bottom = self.height - (40 if self.x_label else 24)
+        self.y_ticks = [] if self.y_names else ticks(*self.y_range, most=6)
+        form = percent_formatter(self.y_ticks) if self.percent else formatter(self.y_ticks)
+        self.y_texts = list(self.y_names) if self.y_names else [form(v) for v in self.y_ticks]
+        self.left = 12 + LETTER * max((len(t) for t in self.y_texts), default=1)
+        self.right = self.width - (22 if self.percent and self.y_names else 12)  # room for the last percentage
+
+    def px(self, x: float) -> float:
+        low, high = self.x_range
+        return self.left + (x - low) / (high - low) * (self.right - self.left)
+
+    def py(self, y: float) -> float:
+        low, high = self.y_range
+        return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
+
+    def geometry(self) -> str:
+        """The corners of the plot in the drawing and in the data, for the script."""
+        corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
+        return " ".join(f"{v:.6g}" for v in corners)
+
+    def _legend(self) -> int:
+        """Lay the legend out in rows; returns how many."""
+        self._keys: list[tuple[float, int, str, str]] = []
+        x, row = 4.0, 0
+        for label, key in self.legend:
+            room = 26 + LETTER * len(label)
+            if x > 4 and x + room > self.width:
+                x, row = 4.0, row + 1
+            self._keys.append((x, row, label, key))
+            x += room + 6
+        return row + 1 if self.legend else 0
+
+    def svg(self) -> Markup:
+        """The chart. Every text in it has been escaped, which makes this the one place that declares it markup."""
+        name = slug(self.title)
+        out = [
+            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
+            f'data-frame="{self.geometry()}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
+            f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
+            *self.margin,
+        ]
+        for x, row, label, key in self._keys:
+            y = 4 + 18 * row
+            out.append(f'<g transform="translate({n(x)} {y})">{key}</g>')
+            out.append(f'<text x="{n(x + 19)}" y="{y + 9}">{escape(label)}</text>')
+        if self.y_label:
+            out.append(f'<text class="label" x="4" y="{self.top - 13}">{escape(self.y_label)}</text>')
+        out += self._y_axis() + self._x_axis()
+        clip = f"{name}-c"
+        out.append(
+            f'<clipPath id="{clip}"><rect x="{n(self.left - 4)}" y="{n(self.top - 4)}" '
+            f'width="{n(self.right - self.left + 8)}" height="{n(self.bottom - self.top + 8)}"/></clipPath>'
+        )
+        out.append(f'<g clip-path="url(#{clip})">{"".join(self.parts)}</g></svg>')
+        return Markup("\n".join(out))
+
+    def _y_axis(self) -> list[str]:
+        out = []
+        for k, text in enumerate(self.y_texts):
+            if self.y_names:
+                y = self.py(k + 0.5)
+            else:
+                y = self.py(self.y_ticks[k])
+                line = f'x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(y)}" y2="{n(y)}"'
+                out.append(f'<line class="{"axis" if self.y_ticks[k] == 0 else "grid"}" {line}/>')
+            out.append(f'<text x="{n(self.left - 6)}" y="{n(y + 4)}" text-anchor="end">{escape(text)}</text>')
+        return out
+
+    def _x_axis(self) -> list[str]:
+        low, high = self.x_range
+        if self.x_names is not None:
+            marks = [k + 0.5 for k in range(len(self.x_names))]
+            texts = list(self.x_names)
+        elif self.log_x:
+            marks = log_ticks(low, high)
+            texts = [f"{10**v:.6g}" for v in marks]
+        else:
+            marks = ticks(low, high, most=7, whole=self.whole_x)
+            form = percent_formatter(marks) if self.percent and self.y_names else formatter(marks)
+            texts = [form(v) for v in marks]
+        # Every second or third name and so on, where not all of them fit.
+        widest = LETTER * max((len(t) for t in texts), default=1) + 8
+        space = (self.right - self.left) / max(1, len(marks) if self.x_names is not None else len(marks) - 1)
+        every = max(1, math.ceil(widest / space))
+        out = [
+            f'<line class="axis" x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(self.bottom)}" y2="{n(self.bottom)}"/>'
+        ]
+        for mark, text in list(zip(marks, texts, strict=True))[::every]:
+            x = self.px(mark)
+            half = LETTER * len(text) / 2
+            x = min(x, self.width - half - 1)
+            if self.x_names is None:
+                tick = self.px(mark)
+                out.append(f'<path class="axis" d="M{n(tick)} {n(self.bottom)}v4"/>')
+            out.append(f'<text x="{n(x)}" y="{n(self.bottom + 16)}" text-anchor="middle">{escape(text)}</text>')
+        if self.x_label:
+            middle = (self.left + self.right) / 2
+            out.append(
+                f'<text class="label" x="{n(middle)}" y="{self.height - 6}" text-anchor="middle">'
+                f"{escape(self.x_label)}</text>"
+            )
+        return out
+
+
+def line_key(colour: int, dashed: bool = False) -> str:
+    return f'<path class="line c{colour}{" dashed" if dashed else ""}" d="M0 5h14"/>'
+
+
+def box_key(colour: int) -> str:
+    return f'<rect class="bar c{colour}" width="14" height="10" rx="2"/>'
+
+
+def dot_key(colour: int) -> str:
+    return f'<path class="dots big c{colour}" d="M7 5h0"/>'
+
+
+def stretches(rows: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float, ...]]]:
+    """Stretches without a gap."""
+    runs: list[list[tuple[float, ...]]] = [[]]
+    for row in rows:
+        if row is None:
+            runs.append([])
+        else:
+            runs[-1].append(row)
+    return [run for run in runs if run]
+
+
+def path(frame: Frame, x: Sequence[float], y: Numbers, kind: str, label: str = "") -> str:
+    """A line with gaps; the script reads values under the pointer from a line that has a label."""
+    runs = stretches([(a, b) if finite(b) else None for a, b in zip(x, y, strict=True)])
+    name = f' data-label="{escape(label)}"' if label else ""
+    # A stretch of one point is drawn as a dot: a line of no length with round ends.
+    d = "".join(
+        "M" + " ".join(f"{n(frame.px(a))} {n(frame.py(b))}" for a, b in run) + ("h0" if len(run) == 1 else "")
+        for run in runs
+    )
+    return f'<path class="{kind}"{name} d="{d}"/>' if d else ""
+
+
+# --- Lines ---
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, with a band between `low` and `high` where they are given. Without a label it is not in the legend."""
+
+    label: str
+    x: Sequence[float]
+    y: Numbers
+    low: Numbers | None = None
+    high: Numbers | None = None
+    colour: int = 1
+    dots: bool = False
+    smooth: bool = False  # the values as a faint line, their running mean as a strong one
+    dashed: bool = False  # with hollow dots
+    dotted: bool = False  # with `dashed`, dots between the dashes
+    whiskers: bool = False  # the interval as an error bar at each point instead of a band
+
+
+def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
+    """At most `most` points, each the mean of a span of steps, and the length of the span."""
+    n = len(series.x)
+    width = math.ceil(n / most)
+    if width <= 1:
+        return series, 1
+
+    def means(values: Numbers | None) -> Numbers | None:
+        return None if values is None else [mean(values[k : k + width]) for k in range(0, n, width)]
+
+    x = [sum(part) / len(part) for part in (series.x[k : k + width] for k in range(0, n, width))]
+    y = means(series.y)
+    assert y is not None
+    return replace(series, x=x, y=y, low=means(series.low), high=means(series.high)), width
+
+
+def line(
+    title: str,
+    description: str,
+    series: Sequence[Series],
+    x_label: str = "step",
+    y_label: str = "",
+    *,
+    zero: bool = True,
+    top: float | None = None,
+    percent_axis: bool = False,
+    height: int = HEIGHT,
+    width: int = WIDTH,
+    legend: bool = True,
+    whole_x: bool = True,
+    log_x: bool = False,
+    x_names: Sequence[str] | None = None,
+) -> Markup:
+    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value.
+
+    With `x_names`, x = k is the place of the k-th name.
+    """
+    if log_x:
+        series = [replace(s, x=[math.log10(v) for v in s.x]) for s in series]
+    if x_names is not None:
+        series = [replace(s, x=[v + 0.5 for v in s.x]) for s in series]
+    thinned = [thin(s) for s in series]
+    spans = max(width for _, width in thinned)
+    series = [s for s, _ in thinned]
+    xs = [float(v) for s in series for v in s.x]
+    ys = known(v for s in series for values in (s.y, s.low or (), s.high or ()) for v in values)
+    first, last = (min(xs), max(xs)) if xs else (0.0, 1.0)
+    if any(s.dots for s in series):  # room, so that no dot lies on the axis
+        first, last = first - 0.02 * (last - first), last + 0.02 * (last - first)
+    frame = Frame(
+        title,
+        description + (f" Each point is the mean of {spans} steps." if spans > 1 else ""),
+        (0, len(x_names)) if x_names is not None else (first, last) if last > first else (first - 1, last + 1),
+        span(ys, zero, top),
+        x_label + (f" (means of {spans})" if spans > 1 else ""),
+        y_label,
+        percent_axis,
+        whole_x=whole_x,
+        log_x=log_x,
+        x_names=x_names,
+        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and legend and len(series) > 1],
+        height=height,
+        width=width,
+    )
+    for s in series:
+        frame.parts.append(_drawn(frame, s, x_label, percent if percent_axis else short))
+    return frame.svg()
+
+
+def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None], str]) -> str:
+    out = []
+    px, py = frame.px, frame.py
+    count = len(known(s.y))
+    if len(s.x) < 3:  # a line or a band of so few points would not be visible
+        s = replace(s, dots=True, whiskers=True)
+    if s.low is not None and s.high is not None:
+        rows = list(zip(s.x, s.low, s.high, strict=True))
+        if s.whiskers:
+            for x, low, high in rows:
+                if finite(low) and finite(high):
+                    out.append(f'<path class="whisker own c{s.colour}" d="M{n(px(x))} {n(py(low))}V{n(py(high))}"/>')
+        else:
+            for run in stretches([(x, a, b) if finite(a) and finite(b) else None for x, a, b in rows]):
+                upper = " ".join(f"{n(px(x))} {n(py(b))}" for x, _, b in run)
+                lower = " ".join(f"{n(px(x))} {n(py(a))}" for x, a, _ in reversed(run))
+                out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
+    smooth = s.smooth and count >= 20
+    dashed = " dashed" * s.dashed + " dotted" * s.dotted
+    out.append(
+        path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", "" if frame.x_names else s.label)
+    )
+    if smooth:
+        width = 2 * max(1, count // 30) + 1
+        out.append(path(frame, s.x, running_mean(s.y, width), f"line strong c{s.colour}{dashed}"))
+    if s.dots:
+        lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
+        for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
+            if finite(y):
+                place = frame.x_names[int(x)] if frame.x_names else f"{10**x if frame.log_x else x:g}"
+                extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
+                out.append(
+                    f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
+                    f"<title>{escape(f'{s.label}, {x_label} {place}: {form(y)}{extent}')}</title></circle>"
+                )
+    return "".join(out)
+
+
+# --- Bars and histograms ---
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar for each label of the chart, with error bars where there are intervals."""
+
+    label: str
+    values: Numbers
+    intervals: Sequence[Sequence[float] | None] | None = None
+    notes: Sequence[str] = ()
+    colour: int = 1
+
+
+def bars(
+    title: str,
+    description: str,
+    names: Sequence[str],
+    groups: Sequence[Bars],
+    x_label: str,
+    y_label: str,
+    *,
+    top: float | None = 1.0,
+    reference: tuple[str, float] | None = None,
+    reach: float | None = None,
+) -> Markup:
+    """Bars from zero with error bars; `reference` is a dashed line across all bars, and the axis includes `reach`."""
+    ys = known(v for g in groups for v in g.values)
+    ys += known(v for g in groups for interval in g.intervals or () for v in interval or ())
+    legend = [(g.label, box_key(g.colour)) for g in groups] if len(groups) > 1 or reference else []
+    if reach is not None:
+        ys.append(reach)
+    if reference:
+        ys.append(reference[1])
+        legend.append((reference[0], '<path class="rule" d="M0 5h14"/>'))
+    frame = Frame(
+        title, description, (0, len(names)), span(ys, True, top), x_label, y_label, True, legend=legend, x_names=names
+    )  # fmt: skip
+    room = 0.72 / len(groups)
+    for j, group in enumerate(groups):
+        for k in range(len(names)):
+            x0, x1 = frame.px(k + 0.14 + j * room), frame.px(k + 0.14 + (j + 1) * room)
+            frame.parts.append(_bar(frame, group, k, names[k], x0, x1))
+    if reference:
+        y = frame.py(reference[1])
+        frame.parts.append(f'<path class="rule" d="M{n(frame.left)} {n(y)}H{n(frame.right)}"/>')
+    return frame.svg()
+
+
+def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> str:
+    """A bar and its error bar; one without a value keeps its place, because the slider may give it one."""
+    value = group.values[k]
+    interval = group.intervals[k] if group.intervals else None
+    y: float = frame.bottom
+    whisker, said = "", "no value"
+    if finite(value):
+        y, said = frame.py(value), percent(value)
+        if interval and all(map(finite, interval)):
+            low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
+            whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
+            said += f" ({percent(interval[0])} to {percent(interval[1])})"
+    note = f", {group.notes[k]}" if group.notes else ""
+    return (
+        f"<g><title>{escape(f'{group.label}, {name}: {said}{note}')}</title>"
+        f'<rect class="bar c{group.colour}" x="{n(x0 + 0.5)}" y="{n(y)}" width="{n(max(0.5, x1 - x0 - 1))}" '
+        f'height="{n(frame.bottom - y)}"/><path class="whisker" d="{whisker}"/></g>'
+    )
+
+
+def histogram(
+    title: str,
+    description: str,
+    edges: Sequence[float],
+    counts: Sequence[float],
+    curve: Series | None,
+    marks: Sequence[tuple[str, float]],
+    x_label: str,
+    y_label: str,
+) -> Markup:
+    """Counts between edges, a curve over them, and vertical marks."""
+    ys = [*counts, *known(curve.y if curve else ())]
+    legend = [("answers", box_key(1))]
+    if curve:
+        legend.append((curve.label, line_key(curve.colour)))
+    legend += [(label, '<path class="rule" d="M7 0v10"/>') for label in dict.fromkeys(label for label, _ in marks)]
+    frame = Frame(
+        title, description, (edges[0], edges[-1]), span(ys, True), x_label, y_label, whole_x=False, legend=legend
+    )  # fmt: skip
+    for a, b, count in zip(edges, edges[1:], counts, strict=False):
+        x0, x1, y = frame.px(a), frame.px(b), frame.py(count)
+        frame.parts.append(
+            f'<rect class="bar c1" x="{n(x0)}" y="{n(y)}" width="{n(max(0.3, x1 - x0 - 0.6))}" '
+            f'height="{n(frame.bottom - y)}"><title>{escape(f"{short(a)} to {short(b)}: {count:g}")}</title></rect>'
+        )
+    if curve:
+        frame.parts.append(path(frame, curve.x, curve.y, f"line strong c{curve.colour}"))
+    for _, at in marks:
+        if edges[0] <= at <= edges[-1]:
+            frame.parts.append(f'<path class="rule" d="M{n(frame.px(at))} {n(frame.top)}V{n(frame.bottom)}"/>')
+    return frame.svg()
+
+
+# --- Dots with error bars, one row per name: for more names than a legend can hold ---
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A share between 0 and 1 with its interval; a value of None leaves its row empty."""
+
+    label: str
+    value: float | None
+    interval: tuple[float, float] | None = None
+    colour: int = 1
+    hollow: bool = False
+
+
+def dots(
+    title: str,
+    description: str,
+    rows: Sequence[Dot],
+    x_label: str,
+    *,
+    reference: tuple[str, float] | None = None,
+    width: int,
+) -> Markup:
+    """One dot and whisker per row, from the top; `reference` is a dashed line through all rows.
+
+    A reader compares positions, not lengths, so the axis need not start at 0; where it does not, its label says so.
+    """
+    xs = known(v for row in rows for v in (row.value, *(row.interval or ())))
+    if reference:
+        xs.append(reference[1])
+    room = 0.03 * (max(xs) - min(xs)) or 0.05 if xs else 0.0
+    low, high = span([v for x in xs for v in (max(0.0, x - room), min(1.0, x + room))], False, 1.0)
+    extent = f"axis from {percent(low)} to {percent(high)}"
+    legend = [(reference[0], '<path class="rule" d="M7 0v10"/>')] if reference else []
+    frame = Frame(
+        title, f"{description} {extent.capitalize()}.", (low, high), (len(rows), 0),
+        x_label + f" ({extent})" * (low > 0), percent=True, whole_x=False, legend=legend,
+        y_names=[_short(row.label) for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
+    )  # fmt: skip
+    if reference:
+        frame.parts.append(f'<path class="rule" d="M{n(frame.px(reference[1]))} {n(frame.top)}V{n(frame.bottom)}"/>')
+    frame.parts += [_row(frame, row, frame.py(k + 0.5)) for k, row in enumerate(rows)]
+    return frame.svg()
+
+
+def _row(frame: Frame, row: Dot, y: float) -> str:
+    guide = f'<line class="grid" x1="{n(frame.left)}" x2="{n(frame.right)}" y1="{n(y)}" y2="{n(y)}"/>'
+    if not finite(row.value):
+        return f'{guide}<text class="label" x="{n(frame.left + 6)}" y="{n(y + 4)}">no value</text>'
+    whisker, said = "", percent(row.value)
+    if row.interval and all(map(finite, row.interval)):
+        low, high = (frame.px(v) for v in row.interval)
+        ends = "".join(f"M{n(x)} {n(y - 3)}v6" for x in (low, high))
+        whisker = f'<path class="whisker own c{row.colour}" d="M{n(low)} {n(y)}H{n(high)}{ends}"/>'
+        said += f" ({percent(row.interval[0])} to {percent(row.interval[1])})"
+    kind = "dot hollow" if row.hollow else "dot"
+    return (
+        f"{guide}<g><title>{escape(f'{row.label}: {said}')}</title>{whisker}"
+        f'<circle class="{kind} c{row.colour}" cx="{n(frame.px(row.value))}" cy="{n(y)}" r="3.2"/></g>'
+    )
+
+
+def _short(name: str) -> str:
+    shown = visible(name)
+    return shown if len(shown) <= LONGEST_NAME else shown[: LONGEST_NAME - 1] + "…"
+
+
+# --- Points with curves over them ---
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of one colour."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 1
+
+
+def scatter(
+    title: str,
+    description: str,
+    groups: Sequence[Points],
+    curves: Sequence[Series],
+    others: Sequence[Series],
+    x_label: str,
+    y_label: str,
+) -> Markup:
+    """Points, with curves (a band) over them. The axis need not include all of `others`, which are for comparison."""
+    xs = [v for g in groups for v in g.x]
+    ys = [*known(v for g in groups for v in g.y), *known(v for c in curves for v in c.y)]
+    low, high = span(xs, True, whole=True)
+    frame = Frame(
+        title,
+        description,
+        (low, high),
+        span(ys, True),
+        x_label,
+        y_label,
+        legend=[(g.label, dot_key(g.colour)) for g in groups]
+        + [(c.label, line_key(c.colour, c.dashed)) for c in (*curves, *others) if c.label],
+    )
+    for g in groups:
+        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True))
+        if d:
+            frame.parts.append(f'<path class="dots c{g.colour}" d="{d}"/>')
+    for c in others:
+        frame.parts.append(path(frame, c.x, c.y, f"line c{c.colour}{' dashed' if c.dashed else ''}"))
+    for c in curves:
+        frame.parts.append(path(frame, c.x, c.y, f"line strong c{c.colour}{' dashed' if c.dashed else ''}"))
+    return frame.svg()
+
+
+# --- Heat map ---
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """The value of a span of steps and a row, and the text of its tooltip."""
+
+    column: int
+    row: int
+    value: float
+    note: str
+
+
+def heat(
+    title: str,
+    description: str,
+    spans: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    cells: Sequence[HeatCell],
+    y_label: str,
+    value_label: str,
+) -> Markup:
+    """A cell for each span of steps and each row, shaded from light (0) to full (the largest value).
+
+    A frame marks the last span; the page's slider moves it.
+    """
+    most = max((c.value for c in cells), default=0.0)
+    most = span([most], True, 1.0)[1] if most > 0 else 0.01
+    shades = 5
+    first, last = spans[0][0] - 0.5, spans[-1][1] + 0.5
+    frame = Frame(
+        title,
+        description,
+        (first, last),
+        (0, len(names)),
+        "step",
+        y_label,
+        y_names=names,
+        legend=[(value_label, '<rect class="cell" width="14" height="10" fill-opacity="0.6"/>')],
+    )
+    # The scale of shades, to the right of the label.
+    end = percent(most, 0 if most >= 0.05 else 1)
+    x = WIDTH - 12 - 24 * shades - LETTER * len(end) - 6
+    frame.margin.append(f'<text x="{n(x - 5)}" y="13" text-anchor="end">0</text>')
+    frame.margin += [
+        f'<rect class="cell" x="{n(x + 24 * k)}" y="3" width="24" height="12" '
+        f'fill-opacity="{_shade((k + 0.5) / shades)}"/>'
+        for k in range(shades)
+    ]
+    frame.margin.append(f'<text x="{n(x + 24 * shades + 5)}" y="13">{end}</text>')
+    for c in cells:
+        low, high = spans[c.column]
+        x0, x1 = frame.px(max(first, low - 0.5)), frame.px(high + 0.5)
+        y0, y1 = frame.py(c.row + 1), frame.py(c.row)
+        frame.parts.append(
+            f'<rect class="cell" x="{n(x0)}" y="{n(y0 + 0.5)}" width="{n(x1 - x0 + 0.15)}" height="{n(y1 - y0 - 1)}" '
+            f'fill-opacity="{_shade(c.value / most)}"><title>{escape(c.note)}</title></rect>'
+        )
+    x0 = frame.px(spans[-1][0] - 0.5)
+    frame.parts.append(
+        f'<rect class="marker" x="{n(x0)}" y="{n(frame.top)}" width="{n(frame.px(last) - x0)}" '
+        f'height="{n(frame.bottom - frame.top)}"/>'
+    )
+    return frame.svg()
+
+
+def _shade(share: float) -> str:
+    return f"{0.06 + 0.94 * max(0.0, min(1.0, share)):.2f}"

@@ -1,0 +1,200 @@
+"""What pages are made of: charts, tables, the shell and its escaping, and plots as files of their own."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
+from PIL import Image
+
+import fspo
+from fspo.pages import charts, document
+from fspo.pages.document import Missing, Section, Table, TableCell, embedded, grid
+from fspo.pages.images import FONTS, _draws_letters, write_png, write_svg
+from fspo.report import explore, run_page
+from fspo.report.report_run import load, load_all
+from fspo.report.run_page import plots
+from fspo.text import duration, escape, percent, short, slug, visible
+from helpers.htmlpage import Page, check_policy
+from helpers.synthetic import NASTY, make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=6)
+    return folder
+
+
+# --- charts ---
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0], [1e-9, 2e-9], [-3.0, 4e7], [0.5] * 3, [1e-300, 0.0]])
+@pytest.mark.parametrize("zero", [True, False])
+def test_axes_hold_their_values(values: list[float], zero: bool) -> None:
+    low, high = charts.span(values, zero)
+    assert low < high
+    slack = 1e-9 * (high - low)
+    assert all(low - slack <= v <= high + slack for v in values)
+    marks = charts.ticks(low, high)
+    assert 1 <= len(marks) <= 12
+    assert len({charts.formatter(marks)(v) for v in marks}) == len(marks)
+
+
+def test_a_chart_is_markup_whose_texts_are_escaped() -> None:
+    """A template prints it as it is, so nothing in it may come from outside unescaped."""
+    lines = [charts.Series(NASTY, [1, 2, 3], [1.0, 2.0, 3.0], dots=True), charts.Series("b", [1, 2], [1.0, 2.0])]
+    for svg in (
+        charts.line(NASTY, NASTY, lines, NASTY, NASTY),
+        charts.heat(NASTY, NASTY, [(1, 1)], [NASTY], [charts.HeatCell(0, 0, 0.5, NASTY)], NASTY, NASTY),
+        charts.dots(NASTY, NASTY, [charts.Dot(NASTY, 0.5)], NASTY, width=540),
+    ):
+        assert isinstance(svg, Markup)
+        assert "<script>" not in svg
+        assert "\x1b" not in svg
+        ET.fromstring(str(svg))
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), float("inf"), 1e308, -1e308])
+def test_a_value_that_cannot_be_drawn_is_a_gap(gap: float | None) -> None:
+    """The difference of two numbers near the largest float is infinite."""
+    svg = str(charts.line("t", "d", [charts.Series("a", [1, 2, 3, 4, 5], [1.0, gap, 2.0, gap, 3.0])]))
+    path = next(e.attrib["d"] for e in ET.fromstring(svg).iter() if e.get("data-label") == "a")
+    assert path.count("M") == 3
+    assert not re.search("nan|inf", str(charts.dots("t", "d", [charts.Dot("a", gap)], "x", width=540)))
+
+
+def test_dots_are_where_the_axis_says() -> None:
+    rows = [charts.Dot("a", 0.45, (0.4, 0.5), 2), charts.Dot("b", 0.6, (0.55, 0.62), 2, hollow=True)]
+    svg = ET.fromstring(str(charts.dots("A title", "a: 45 %.", rows, "accuracy", reference=("a", 0.45), width=540)))
+    left, right, top, bottom, low, high, *_ = map(float, svg.attrib["data-frame"].split())
+    assert 0 < low <= 0.4 < 0.62 <= high < 1
+    circles = [e.attrib for e in svg.iter() if e.tag == "circle"]
+    at = [low + (float(e["cx"]) - left) / (right - left) * (high - low) for e in circles]
+    assert at == pytest.approx([0.45, 0.6], abs=1e-4)
+    assert top < float(circles[0]["cy"]) < float(circles[1]["cy"]) < bottom  # the first row is the upper
+
+
+def test_thinning_keeps_the_mean() -> None:
+    series = charts.Series("a", list(range(1000)), [float(k) for k in range(1000)])
+    thinned, width = charts.thin(series)
+    assert width == 3
+    assert len(thinned.x) <= charts.MOST_POINTS
+    assert list(thinned.y)[:2] == [1.0, 4.0]
+
+
+# --- texts and the shell ---
+
+
+def test_text() -> None:
+    assert visible("a\tb\n\r\x85") == "a\tb\n\\x0d\\x85"
+    assert escape("<'\"&") == "&lt;&#x27;&quot;&amp;"
+    assert [percent(v) for v in (None, 0.0, 0.253, 0.0004, 1.0)] == ["–", "0.0 %", "25.3 %", "0.04 %", "100.0 %"]
+    assert [short(v) for v in (0.0, 1.2345, 123456.0, -0.00012)] == ["0", "1.23", "123,456", "−1.2e−4"]
+    assert [duration(v) for v in (1.26, 59.6, 75, 7300)] == ["1.3 s", "1 min 00 s", "1 min 15 s", "2 h 01 min"]
+    assert duration(float("inf")) == duration(None) == "–"
+    assert [slug(t) for t in ("KL a token", "1: Ünï", "名")] == ["kl-a-token", "1-n", "unnamed"]
+
+
+def test_data_cannot_end_its_element() -> None:
+    text = embedded({"name": NASTY + "</script><!--"})
+    assert "<" not in text
+    assert ">" not in text
+    assert json.loads(text)["name"] == NASTY + "</script><!--"
+
+
+def test_every_text_is_made_visible_and_escaped() -> None:
+    links = [Section("a", NASTY, Markup())]
+    text = document.document(
+        title=NASTY, heading=NASTY, lead=NASTY, main=Markup("<p>hello</p>"), footer=NASTY, links=links
+    )
+    assert "alert(" not in "".join(re.findall("<script.*?</script>", text, re.DOTALL))
+    assert "<p>hello</p>" in text
+    assert html.unescape(text).count(visible(NASTY)) == 5
+    check_policy(text)
+    assert Page(str(grid([Missing(NASTY, NASTY)]))).texts.count(visible(NASTY)) == 2
+
+
+def test_a_value_that_a_template_lacks_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="parts"):
+        document.render("sections.html")
+
+
+def test_all_pages_have_the_same_policy(run: Path, tmp_path: Path) -> None:
+    fspo.audit(str(run)).write_html(tmp_path / "audit.html")
+    for path in (run_page.write(run), explore.write(tmp_path / "explore.html"), tmp_path / "audit.html"):
+        text = path.read_text(encoding="utf-8")
+        check_policy(text)
+        assert "unsafe-inline" not in text
+        assert text.count('id="theme"') == 1
+        Page(text)
+
+
+TABLE = Table(
+    "A | title",
+    ["name", "count", "rate", "why"],
+    [["a", "1", TableCell("2 %", "1 to 3"), "w"], ["<b>", "no\nrows"]],
+    words=1,
+)
+
+
+def test_a_table_in_markdown() -> None:
+    assert TABLE.markdown().splitlines() == [
+        "### A \\| title",
+        "",
+        "| name | count | rate | why |",
+        "| --- | ---: | ---: | --- |",
+        "| a | 1 | 2 % (1 to 3) | w |",
+        "| <b> | no rows |  |  |",
+    ]
+
+
+def test_a_table_in_a_page() -> None:
+    text = str(TABLE.html(3))
+    kinds = [(tag, a.get("class", "")) for tag, a in Page(text).tags if tag in ("th", "td")]
+    assert kinds[:4] == [("th", ""), ("th", "n"), ("th", "n"), ("th", "words")]
+    assert kinds[4:8] == [("th", ""), ("td", "n"), ("td", "n"), ("td", "words")]
+    assert kinds[8:] == [("th", ""), ("td", "none")]
+    assert "2 %<small>1 to 3</small>" in text
+    assert "&lt;b&gt;" in text
+    text = str(Table("t", ["a", "b"], [["x", "1"], ["y", "2"]], colours=[4, 7]).html())
+    assert re.findall(r"strong (c\d+)", text) == ["c4", "c7"]  # a table that is a legend
+
+
+# --- plots as files ---
+
+
+def test_svg_files_stand_alone(run: Path, tmp_path: Path) -> None:
+    paths = write_svg(plots([load(run)]), tmp_path / "figures")
+    assert len({p.name for p in paths}) == len(paths)
+    assert {"held-out-accuracy.svg", "log-ratio-s-against-length-l.svg"} <= {p.name for p in paths}
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+        assert not re.search(r"var\(|light-dark", text)  # every colour is written out
+        assert f"font-family: {FONTS};" in text
+    other = make_run(tmp_path / "other", steps=3)
+    names = [p.name for p in write_svg(plots(load_all([run, other])), tmp_path / "svg")]
+    assert len(set(names)) == len(names)
+    assert "log-ratio-s-against-length-l-other.svg" in names
+
+
+def test_png_files_have_letters_and_are_the_same_each_time(run: Path, tmp_path: Path) -> None:
+    once, again = (write_png(plots([load(run)]), tmp_path / name) for name in "ab")
+    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
+    for path in once:
+        image = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("L"))
+        assert image[-36:].min() < 140  # the label under the axis: dark pixels where only letters are drawn
+
+
+def test_letters_that_would_be_left_out_are_noticed() -> None:
+    """Without any font the renderer leaves texts out without an error."""
+    assert _draws_letters()
+    assert not _draws_letters(skip_system_fonts=True)
