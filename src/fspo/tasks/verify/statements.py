@@ -44,19 +44,17 @@ _PHRASE = re.compile(
     r"(?:(?:must|should|will|would|has to|turns out to|works out to)\s+be|comes (?:out )?to"
     r"|is|are|was|be|equals?|:|becomes)|\s{0,4}=)(?![a-zA-Z])[\s:*_]{0,8}"
 )
-_DENYING = re.compile(
-    rf"{_ANSWER}\s+(?:(?:is|was|are|ca|could|would|should|wo|do|does)n['’]t|cannot|can not|(?:can|could|might|may) be)\b"
-)
+_DENYING = re.compile(rf"{_ANSWER}\s+(?:\w+n['’]t|cannot|can not|(?:can|could|might|may) be)\b")
 _HEADING = re.compile(rf"{_ANSWER}:?[*_]{{0,3}}[ \t]*\n")
 _SUPPOSED = _words(
     r"\b(?:suppos\w+|assum\w+|pretend|imagine|if|unless|whether|when)\s+(?:that\s+)?(?:\w+\s+){0,3}$"
-    r"|(?:\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)"
+    r"|\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)\b[^,]*$"
     r"|(?:n['’]t|\b(?:not|cannot|never))\s+(?:\w+\s+){0,2}(?:true|likely|sure|certain|say|think|believe|know|mean"
-    r"|conclude|claim|case|find))\b[^,]*$|\b(?:reference|expected|textbook|ground[- ]truth)\s+$"
+    r"|conclude|claim|case|find)\b[^,]*$|\b(?:reference|expected|textbook|ground[- ]truth)\s+$"
 )
 _FILLER = _words(
-    r"(?:(?:equal to|exactly|approximately|about|roughly|around|simply|just|therefore|thus|indeed|given by|still|now"
-    r"|the|a total of|an?|clearly|then|also|both|number|value|option|choice|letter)(?![a-zA-Z])|[\s:=*_≈])+"
+    r"(?:(?:equal to|exactly|approximately|about|roughly|around|simply|just|therefore|thus|given by|still|now|the"
+    r"|a total of|an?|then|also|both|number|value|option|choice)(?![a-zA-Z])|[\s:=*_≈])+"
 )
 _VALUE = re.compile(
     r"[-+−–]?\s?(?:[\d$£€¥₹\\(\[{√∛½¼¾⅓⅔π.∞]|[a-zA-Z](?:$|\s{0,2}[=^+\-*/(<>≤≥_≠\\]|[.,]?$)|[A-J][).]\s"
@@ -76,23 +74,14 @@ _OPEN = _words(
     r"|before|after|next|previous|within|without|any|anything|something|candidates?|among|one of|outside|inside)\b"
     r"|n['’]t\b"
 )
-_LEADING = _words(
-    r"(?:\b(?:is|are|was|were|be|has|have|had|gets?|got|makes?|made|earns?|earned|costs?|pays?|paid|spends?|spent|needs?"
-    r"|needed|takes?|took|totals?|equals?|sells?|sold|saves?|saved|eats?|ate|with|gives?|gave|sums?|leaves?|left|of|to"
-    r"|collects?|receives?|received|owes?|buys?|bought|only|remain|remains|remaining|drives?|travels?|uses?|used|by)"
-    r"|[:=])[\s:*_$\\(]*$"
-)
 _GIVES_UP = _words(
-    r"\b(?:I|we)(?:['’]m| am| are)?\s(?:[a-z]+\s){0,2}(?:can(?:not|['’]t| not)|could(?:n['’]t| not)|unable"
-    r"|do(?:n['’]t| not) know|not (?:sure|certain|able)|no idea|giv(?:e|ing) up|guess|unsure|uncertain)\b"
-    r"|\b(?:not enough information|insufficient|undetermined|no idea|maybe|perhaps|unclear|(?:might|could|may) be"
-    r"|impossible to|more information|unable to (?:solve|determine|answer|find|compute)"
-    r"|cannot be (?:determined|solved))\b"
+    r"\b(?:can(?:not|['’]t| not)|could(?:n['’]t| not)|unable to|(?:do|does|did)(?:n['’]t| not) know|not (?:sure|certain"
+    r"|enough)|no idea|giv(?:e|ing) up|maybe|perhaps|guess|uncertain|unsure|unclear|impossible to|insufficient"
+    r"|undetermined|more information|(?:might|could|may) be)\b"
 )
-_RETRACTED = _words(r"\b(?:wait|wrong|incorrect|mistake|actually|hmm|scratch that|correction)\b")
 _WITHDRAWN = _words(
-    r"\bwait[,.!…:]|\b(?:no,? wait|scratch that|on second thought|i (?:made|have made) an? (?:mistake|error)|i was wrong"
-    r"|i (?:do not|don['’]t) know|i (?:have no idea|give up)"
+    r"\bwait[,.!…:]|\b(?:no,? wait|scratch that|on second thought|i (?:made|have made) an? (?:mistake|error)"
+    r"|i (?:was wrong|do not know|don['’]t know|have no idea|give up)"
     r"|(?:that|this|it|which)(?:(?:['’]s| is| was) (?:wrong|incorrect|false|not (?:right|correct))"
     r"|(?: is| was)n['’]t (?:right|correct)| can(?:not|['’]t) be (?:right|correct)))\b"
     r"|^[\s$*.)\]\\}]*(?:is|was)(?:n['’]t| not| wrong| incorrect| false)\b"
@@ -102,14 +91,12 @@ _DENIED = _words(
     r"|(?:\\neq?|≠|!=|\\not\s?=)[\s{]*$"
 )
 _HEDGED = _words(
-    r"\b(?:maybe|perhaps|possibly|guess|either|neither|nor|(?:might|could|may) be|suppose|assume|doubt)\b"
-    r"|^(?:let|try|testing|consider)\b"
-    r"|\b(?:not|n['’]t|never|negative|minus|at least|at most|(?:more|less|greater|fewer) than|between|up to|half of"
-    r"|twice|question is about)(?: be| equal| equal to)?\W{0,4}\d"
-    r"|\d\s?(?:[a-z]{1,12}\s)?or\s\W?\d"
-    r"|\bnot (?:true|the case|an?\s|the\s)|\b(?:need|want|try|trying|let['’]?s?|us|me) (?:to )?"
-    r"(?:find|check|compute|determine|calculate|solve|try|verify|see|test)\b|\bwould\b.*\bif\b|\?$"
-    r"|\b(?:is|are|was)(?: not|n['’]t)\b[^,]*$|\bwhether\b"
+    r"\b(?:maybe|perhaps|possibly|guess|either|neither|nor|(?:might|could|may) be|suppose|assume|doubt|whether)\b"
+    r"|^(?:let|try|testing|consider)\b|\b(?:not|n['’]t|never|negative|minus|at least|at most|(?:more|less|greater"
+    r"|fewer) than|between|up to|half of|twice|question is about)(?: be| equal| equal to)?\W{0,4}\d"
+    r"|\d\s?(?:[a-z]{1,12}\s)?or\s\W?\d|\bnot (?:true|the case|an?\s|the\s)|\bwould\b.*\bif\b|\?$"
+    r"|\b(?:need|want|try|trying|let['’]?s?|us|me) (?:to )?(?:find|check|compute|determine|solve|try|verify|see|test)\b"
+    r"|\b(?:is|are|was)(?: not|n['’]t)\b[^,]*$"
 )
 _RESULT = re.compile(rf"[-+−–]?\s?[$£€]?\s?(?:\d+ )?\d+\s?/\s?\d+|{_NUMBER.pattern}")
 _TERM = re.compile(r"(?<![\w.])[\d(][-−–\d\s*/().,×·÷+x]*$")
@@ -144,7 +131,7 @@ def final_answer(text: str, mode: Mode = "boxed") -> Stated | None:
         return None
     text = text[thinking[-1].end() if thinking else 0 :]
     boxes, unfinished = _boxes(text)
-    statements = [_last_boxes(text, boxes), _tagged(text, mode), _hashed(text, mode), _phrase(text, mode)]
+    statements = [_last_boxes(text, boxes), _tagged(text, mode), _hashed(text), _phrase(text, mode)]
     stated = [
         each for each in statements if each is not None and not any(start < each.start < end for start, end, _ in boxes)
     ]
@@ -227,7 +214,7 @@ def _tagged(text: str, mode: Mode) -> _Statement | None:
     return _Statement(opening.start(), end, (content,) if content else (), certain=True)
 
 
-def _hashed(text: str, mode: Mode) -> _Statement | None:
+def _hashed(text: str) -> _Statement | None:
     """What stands after GSM8K's ####, to the end of its line."""
     start = text.rfind("####")
     content = text[start + 4 : start + 4 + CLAUSE].lstrip("# \t") if start >= 0 else ""
@@ -236,7 +223,7 @@ def _hashed(text: str, mode: Mode) -> _Statement | None:
     if not value:
         return None
     end = text.find(value, start) + len(value)
-    return _Statement(start, end) if question else _read(value, start, end, mode)
+    return _Statement(start, end) if question else _read(value, start, end)
 
 
 def _phrase(text: str, mode: Mode) -> _Statement | None:
@@ -265,13 +252,13 @@ def _phrase(text: str, mode: Mode) -> _Statement | None:
         value, question = _clause(content)
         end = text.find(value, phrase.end()) + len(value)
         rest = text[end : phrase.end() + TAIL] if value else ""
-        if not value or (mode == "boxed" and (re.search(r"\d", rest) or _RETRACTED.search(rest))):
+        if not value or (mode == "boxed" and re.search(r"\d", rest)):
             return None
-        return _Statement(start, end) if question else _read(value, start, end, mode)
+        return _Statement(start, end) if question else _read(value, start, end)
     return None
 
 
-def _read(value: str, start: int, end: int, mode: Mode) -> _Statement | None:
+def _read(value: str, start: int, end: int) -> _Statement | None:
     """What a clause says is the answer: a value, the one number in it, or else its words."""
     value = value[filler.end() :] if (filler := _FILLER.match(value)) else value
     if _VALUE.match(value):
@@ -281,8 +268,6 @@ def _read(value: str, start: int, end: int, mode: Mode) -> _Statement | None:
         return _Statement(start, end, (value,) if value else ())
     before = value[: numbers[0].start()]
     if _OPEN.search(value) or not re.fullmatch(r"[a-zA-Z\s,:;'’\"*_$-]*", before):
-        return _Statement(start, end)
-    if mode == "boxed" and not _LEADING.search(before):
         return _Statement(start, end)
     return _Statement(start, end, (value[numbers[0].start() :].strip(),), certain=True) if len(numbers) == 1 else None
 
