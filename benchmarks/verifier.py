@@ -91,7 +91,8 @@ def math500(data: Path) -> Iterator[Case]:
     draw = random.Random(0)
     for answer in answers:
         others = sorted({other for other in answers if kind(other) == kind(answer) and not same_text(other, answer)})
-        yield from (Case(answer, "\\boxed{%s}" % other, False) for other in draw.sample(others, min(3, len(others))))
+        for other in draw.sample(others, min(3, len(others))):
+            yield Case(answer, f"\\boxed{{{other}}}", False)
 
 
 def same_text(first: str, second: str) -> bool:

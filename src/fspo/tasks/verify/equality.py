@@ -7,10 +7,10 @@ import re
 import signal
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from fspo.tasks.verify.statements import LONGEST, Mode, final_answer
@@ -41,8 +41,8 @@ def equal(gold: str, completion: str, mode: Mode = "boxed") -> bool:
     undecided = [answer for answer, verdict in verdicts.items() if verdict is None]
     if True in verdicts.values() or not undecided:
         return True in verdicts.values()
+    _math_verify()  # imports sympy, which is not part of the answer's time
     wanted = _expression(_tidy_gold(gold))
-    _parsed_gold(wanted)  # imports sympy too, which is not part of the answer's time
     try:
         with _limited():
             return any(_same_expression(wanted, _expression(tidy(answer))) for answer in undecided)
@@ -67,6 +67,7 @@ def reference(text: str) -> str:
 # --- what needs no sympy: numbers, words, choices such as (C), times of day, digits of a number in another base ---
 
 _WORDS = re.compile(r"\(?[A-Z]\)|(?=.*(?<![\\a-zA-Z])(?:[a-zA-Z]{3,}|[Nn]o)(?![a-zA-Z]))[^\d\\=<>^+*/]+")
+_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _BASED = re.compile(r"\(? ?([\dA-F]+) ?\)? ?_ ?\{? ?(\w+) ?\}?")
 _TIME = re.compile(r"(?:at )?(\d{1,2})(?: ?: ?(\d\d))?(?: ?: ?(\d\d))? ?(?:([ap])\.? ?m\b\.?)?", re.IGNORECASE)
 
@@ -82,9 +83,10 @@ def _plainly_equal(gold: str, given: str) -> bool | None:
     choice = re.fullmatch(r"\(?([A-Z])\)?", wanted)
     if choice and re.match(rf"\(?{choice[1]}[).:](?:\s|$)|\({choice[1]}\)", answer):  # (C) 18
         return True
-    same_words = _words_of(wanted) == _words_of(answer)
-    if not answer or wanted == answer or (number is None and _WORDS.fullmatch(wanted)):
-        return bool(answer) and same_words
+    if not answer or (number is None and _WORDS.fullmatch(wanted)):
+        return bool(answer) and _words_of(wanted) == _words_of(answer)
+    if re.sub(_SPACE, "", wanted) == re.sub(_SPACE, "", answer):
+        return True
     time, other_time = _TIME.fullmatch(wanted), _TIME.fullmatch(answer)
     if time and other_time and (time[2] or time[4]) and (other_time[2] or other_time[4]):
         halves = [(match[4] or "").lower() for match in (time, other_time)]
@@ -110,9 +112,10 @@ DOLLAR = "\ue000"  # a dollar of money, apart from the $ that encloses LaTeX
 _INT = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+)"
 _DECIMAL = rf"(?:{_INT}(?:\.\d*)?|\.\d+)"
 _INSIDE = rf"(?:\{{ ?([-+]? ?{_DECIMAL}) ?\}}|(\d))"
+_FRAC = re.compile(rf" ?\\frac ?{_INSIDE} ?{_INSIDE}(?! ?[\d,.])")
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?) ?(?P<money>[{DOLLAR}£€¥₹])? ?(?P<sign2>[-+]?) ?"
-    rf"(?:(?:(?P<whole>{_INT}) )?\(?(?P<above>[-+]? ?{_DECIMAL}) ?/ ?(?P<below>{_DECIMAL})\)?(?! ?[\d/])"
+    rf"(?:(?:(?P<whole>{_INT}) )?\(?(?P<above>[-+]? ?{_DECIMAL}) ?/ ?(?P<below>\d+(?:\.\d+)?|\.\d+)\)?(?! ?[\d/,])"
     rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<e>[-+]?\d{{1,3}})(?![\da-zA-Z])"
     r"| ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?\{? ?(?P<power>[-+]?\d{1,3})(?: ?\})?)?)"
 )
@@ -184,8 +187,10 @@ class Quantity:
 
 def quantity(text: str) -> Quantity | None:
     """The number that a tidy text is, apart from a unit; None where it is anything else."""
-    text = re.sub(rf"(?<=\d) ?\\frac ?{_INSIDE} ?{_INSIDE}", r" \1\2/\3\4", text, count=1)  # 1\frac12
-    text = re.sub(rf"\\frac ?{_INSIDE} ?{_INSIDE}", r"\1\2/\3\4", text, count=1)
+    if "\\frac" in text:
+        text = _FRAC.sub(
+            lambda frac: f"{' ' if frac.start() else ''}{frac[1] or frac[2]}/{frac[3] or frac[4]}", text, 1
+        )
     number = _NUMBER.match(text)
     unit = _read_unit(text[number.end() :]) if number else None
     if number is None or unit is None:
@@ -193,7 +198,7 @@ def quantity(text: str) -> Quantity | None:
     factor, percent, name = unit
     power = number["e"] or number["power"]
     if number["decimal"] is not None:
-        value = _fraction(number["decimal"]) * Fraction(10) ** int(power or 0)
+        value = _fraction(number["decimal"]) * (Fraction(10) ** int(power) if power else 1)
         decimals = None if power else len(number["decimal"].partition(".")[2])
     elif not _fraction(number["below"]):
         return None
@@ -308,7 +313,7 @@ _REPLACED = [
         ("  +", " "),
     )
 ]
-_LABEL = re.compile(r"(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])")
+_LABEL = re.compile(r"^(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])")
 _CURRENCY = {"USD": DOLLAR, "US$": DOLLAR, "EUR": "€", "GBP": "£", "INR": "₹", "Rs": "₹", "Rs.": "₹", "JPY": "¥"}
 _CODE = re.compile(r"^ ?(USD|US\$|EUR|GBP|INR|Rs\.?|JPY) ?\$? ?(?=[-+\d.])")
 
@@ -327,7 +332,7 @@ def tidy(text: str) -> str:
             text = _TEXT.sub(r" \1 ", text)
         for pattern, replacement in _REPLACED:
             text = pattern.sub(replacement, text)
-    text = _LABEL.sub("", _trimmed(text), count=1) if _LABEL.match(_trimmed(text)) else _trimmed(text)
+    text = _LABEL.sub("", _trimmed(text))
     while text.startswith("{") and text.endswith("}") and _enclosed(text):
         text = _trimmed(text[1:-1])
     return text
@@ -582,12 +587,11 @@ def _equivalent(gold: str, given: str) -> bool:
 
     Its own time limits turn every score into zero outside of a main thread. They are off here.
     """
-    from math_verify import verify
-
+    if not _readable(given):
+        return False
+    wanted, (_, verify) = _parsed_gold(gold), _math_verify()
     try:
-        return _readable(given) and bool(
-            verify(_parsed_gold(gold), _parsed(given), timeout_seconds=None, allow_set_relation_comp=True)
-        )
+        return bool(verify(wanted, _parsed(given), timeout_seconds=None, allow_set_relation_comp=True))
     except MemoryError:
         raise
     except Exception:  # what sympy cannot handle is not the reference
@@ -603,16 +607,21 @@ def _parsed_gold(text: str) -> list[Any]:
 
 
 def _parsed(text: str) -> list[Any]:
+    return _math_verify()[0](f"${text}$")
+
+
+@cache
+def _math_verify() -> tuple[Callable[[str], list[Any]], Callable[..., bool]]:
+    """How math-verify parses and compares. Units are read here; its list of them holds letters such as h and c."""
     try:
         from latex2sympy2_extended import NormalizationConfig
-        from math_verify import LatexExtractionConfig, parse
+        from math_verify import LatexExtractionConfig, parse, verify
     except ImportError:
         raise ValueError("question-answer tasks need the package math-verify: pip install 'fspo[tasks]'") from None
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
-    how = [LatexExtractionConfig(normalization_config=spelling)]  # the other kind would find the 5 in "5 -"
-    parsed: list[Any] = parse(f"${text}$", extraction_config=how, parsing_timeout=None)
-    return parsed
+    latex = [LatexExtractionConfig(normalization_config=spelling)]  # the other kind would find the 5 in "5 -"
+    return partial(parse, extraction_config=latex, parsing_timeout=None), verify
 
 
 class _TimeOverError(BaseException):
