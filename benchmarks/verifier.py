@@ -33,7 +33,7 @@ RENDERINGS = (
     "**Final Answer:** $%s$",
     "Hence\n\\[ %s. \\]",
 )
-NOISE = ("1234567890", "{", "}", "\\", "\\boxed{", "\\boxed{5", "####", "<answer>", "<think>", "answer is ", "√½−π²", "$")
+NOISE = ("1234567890", "{", "}", "\\", "\\boxed{", "\\boxed{5", "####", "<answer>", "<think>", "answer is ", "√½−π²")
 
 
 class Case(NamedTuple):
@@ -67,7 +67,8 @@ def gsm8k(data: Path) -> Iterator[Case]:
         yield Case(gold, (text, f"{text} dollars", f"{prose}The answer is {gold} eggs.")[k % 3], True)
         yield Case(gold, f"{prose}\\boxed{{{RENDERED[k % len(RENDERED)] % gold}}}", True)
         yield Case(near, text, False)
-        yield Case(gold, (f"{text}0", f"{text} or {near}", f"{text}\n#### {near}", f"<think>{text}")[k % 4], gold == "0")
+        wrong = (f"{text}0", f"{text} or {near}", f"{text}\n#### {near}", f"<think>{text}")[k % 4]
+        yield Case(gold, wrong, gold == "0" and k % 4 == 0)
 
 
 RENDERED = ("%s", "%s.00", "\\$%s", "%s\\text{ apples}", "x = %s", "%s \\text{ dollars per day}", "\\text{%s}", " %s. ")
@@ -150,13 +151,13 @@ def reasoning_gym() -> Iterator[Case]:
 
 def measure(name: str, cases: Sequence[Case], show: int) -> None:
     """One line of the table, with progress on a terminal or in a log."""
-    start, rejected, accepted = time.perf_counter(), [], []
+    start, rejected, accepted = time.process_time(), [], []
     for k, case in enumerate(cases):
         if k % 500 == 0:
             print(f"{name}: {k} of {len(cases)}", file=sys.stderr, flush=True)
         if equal(case.reference, case.answer, case.mode) is not case.right:
             (rejected if case.right else accepted).append(case)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     rate = len(cases) / seconds
     print(f"| {name} | {len(cases):,} | {len(rejected)} | {len(accepted)} | {rate:,.0f} |", flush=True)
     for case in (rejected + accepted)[:show]:
@@ -170,16 +171,16 @@ def speed() -> None:
     for rendering in ("so \\boxed{%s}", "9 * 2 = 7\n#### %s dollars", "The answer is %s."):
         rates = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             for number in numbers:
                 equal(number, rendering % number)
-            rates.append(len(numbers) / (time.perf_counter() - start))
+            rates.append(len(numbers) / (time.process_time() - start))
         print(f"{rendering!r}: {statistics.median(rates):,.0f} answers/s")
     seconds = {}
     for part in NOISE:
-        start = time.perf_counter()
+        start = time.process_time()
         equal("18", (part * LENGTH)[:LENGTH], "any")
-        seconds[part] = time.perf_counter() - start
+        seconds[part] = time.process_time() - start
     worst = max(seconds, key=lambda part: seconds[part])
     print(f"{LENGTH:,} characters that are no mathematics: {seconds[worst] * 1e3:.1f} ms at most ({worst!r} repeated)")
 
@@ -198,7 +199,7 @@ def main() -> None:
         "reasoning_gym": lambda: list(reasoning_gym()),
     }
     equal("x+1", "\\boxed{1+x}")  # imports sympy
-    print("| answers | number | right, rejected | wrong, accepted | per second |\n|---|---|---|---|---|")
+    print("| answers | number | right, rejected | wrong, accepted | per second of processor time |\n|---|---|---|---|---|")
     for name, cases in sets.items():
         if given.only in (None, name):
             measure(name, cases(), given.show)

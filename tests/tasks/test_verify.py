@@ -111,8 +111,8 @@ def filled(part: str) -> str:
 
 REPEATED = (
     "1234567890", "7 ", "1,", "{", "}", "{}", "\\", "\\\\{", "(", "[(", "=", "1=", "\\boxed{", "\\boxed{5", "\\boxed",
-    "\\boxed  ", "\\fbox{", "####", "#### 1", "<answer>", "</answer>", "<think>", "</think>", "answer is ", "Answer:", "$",
-    "$1", "√½−π²", "\u2009", "😀", "\n", " ", "\\[ 1 ", "\\] ", "\\frac{1}{", "maybe 5 or 7 ",
+    "\\boxed  ", "\\fbox{", "####", "#### 1", "<answer>", "</answer>", "<think>", "</think>", "answer is ", "Answer:",
+    "$", "$1", "√½−π²", "\u2009", "😀", "\n", " ", "\\[ 1 ", "\\] ", "\\frac{1}{", "maybe 5 or 7 ",
 )  # fmt: skip
 NOISE = {
     **{part: filled(part) for part in REPEATED},

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.tasks.datasets import RowTask, read_jsonl
+from fspo.tasks.rows import FileTask
 from fspo.tasks.sandbox.launch import GRACE, Isolation, Limits, run_python
 from fspo.tasks.task import Example
 
 
-class Code(RowTask):
+class Code(FileTask):
     """Each row has a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all tests pass."""
 
     name: ClassVar[str] = "code"
@@ -18,9 +18,6 @@ class Code(RowTask):
     argument: ClassVar[str | None] = "path"
 
     path: str = Field(description="JSON-lines file with `prompt` and `tests`, as in code:problems.jsonl.")
-    eval_path: str | None = Field(
-        None, description="File whose rows are the eval split; without it a tenth of `path` is held out."
-    )
     graded: bool = Field(False, description="Reward the share of tests that pass instead of 0 or 1.")
     seconds: float = Field(4.0, gt=0, le=600, description="Time limit of one test.")
     answer_seconds: float = Field(
@@ -31,9 +28,6 @@ class Code(RowTask):
     isolation: Isolation = Field(
         "full", description="limits: run programs even if this machine cannot isolate them; they can read your files."
     )
-
-    def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-        return read_jsonl(self.path), read_jsonl(self.eval_path) if self.eval_path else None
 
     def content(self, row: dict[str, Any]) -> str:
         prompt = row.get("prompt")
