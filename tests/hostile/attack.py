@@ -8,7 +8,6 @@ The output is one JSON object: program -> how its attack succeeded, or the empty
 the standard library and `fspo.tasks.sandbox`, so that a test can run it as another user with another interpreter.
 """
 
-import ast
 import contextlib
 import ctypes
 import json
@@ -20,28 +19,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
-from fspo.tasks.sandbox import backends
+from fspo.tasks.sandbox import launch
 from fspo.tasks.sandbox.launch import Isolation, Limits, run_python
 
 PROGRAMS = Path(__file__).with_name("programs")
 LIMITS = Limits(seconds=2.0, memory_mb=512, answer_seconds=20.0)
+PATIENT = Limits(seconds=60.0, memory_mb=512)  # where an attack must succeed, also on a slow machine
 
 
 def names() -> list[str]:
     return sorted(path.stem for path in PROGRAMS.glob("*.py"))
-
-
-def described(name: str) -> tuple[str, str]:
-    """What a program tries, and what stops it."""
-    text = ast.get_docstring(ast.parse((PROGRAMS / f"{name}.py").read_text())) or ""
-    attack, _, wall = text.partition("\n\nWall: ")
-    return attack.rstrip("."), " ".join(wall.split()).rstrip(".")
 
 
 @contextlib.contextmanager
@@ -93,6 +85,7 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
                 "posix": memory.name,
                 "victims": [victim.pid for victim in victims],
                 "host": os.uname().nodename,
+                "own": str(private),
                 "again": False,
             }
             assert all(victim.poll() is None for victim in victims), "a process of the host was killed"
@@ -122,9 +115,11 @@ def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) 
     needle = secrets.token_hex(8)
     first = json.dumps({**facts, "needle": needle})
     second = json.dumps({**facts, "again": True, "needle": needle, "token": f"{needle}-input-2"})
-    before, begin = _left(), time.monotonic()
+    limits = LIMITS if isolation == "full" else PATIENT
+    code = (PROGRAMS / f"{name}.py").read_text() + f"\n# {needle}\n"
+    before = _left(needle)
     try:
-        outcomes = run_python((PROGRAMS / f"{name}.py").read_text(), [first, second], LIMITS, isolation)
+        outcomes = run_python(code, [first, second], limits, isolation)
     except RuntimeError as error:
         return f"it is not scored: {error}"
     if len(outcomes) != 2:
@@ -138,37 +133,34 @@ def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) 
         return "it read the input of another test"
     if "forged" in "".join(outcome.stdout for outcome in outcomes):
         return "it wrote an outcome"
-    if time.monotonic() - begin > 3 * LIMITS.seconds + 5:
-        return f"it took {time.monotonic() - begin:.1f} s"
-    if left := _left() - before:
+    if left := _left(needle) - before:
         return f"it left {sorted(left)}"
     return ""
 
 
-def _left() -> set[str]:
-    """The files of the sandbox in the temporary folder, and the processes of the sandbox."""
-    found = {str(path) for path in Path(tempfile.gettempdir()).glob("fspo-*")}
+def _left(needle: str) -> set[str]:
+    """The files of the sandbox in the temporary folder of this script, and the processes of the program."""
+    left = {str(path) for path in Path(tempfile.gettempdir()).glob("fspo-*")}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if b"scene = json.loads" in path.read_bytes():
-                found.add(path.parent.name)
-    return found
+            if needle.encode() in path.read_bytes():
+                left.add(path.parent.name)
+    return left
 
 
 def main(backend: str, chosen: list[str]) -> None:
     isolation: Isolation = "limits" if backend == "limits" else "full"
-    backends.ISOLATED = (backend,)
+    launch.ISOLATED = (backend,)
     secret = f"secret{secrets.token_hex(8)}"
-    found = {}
+    reached = {}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         os.chmod(folder, 0o755)
         tempfile.tempdir = folder
         with scene(secret) as facts:
             for name in chosen or names():
-                begin = time.monotonic()
-                found[name] = attack(name, facts, secret, isolation)
-                print(f"{time.monotonic() - begin:6.2f} {name} {found[name]}", file=sys.stderr)
-    print(json.dumps(found))
+                reached[name] = attack(name, facts, secret, isolation)
+                print(name, reached[name], file=sys.stderr)
+    print(json.dumps(reached))
 
 
 if __name__ == "__main__":

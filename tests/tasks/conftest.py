@@ -1,5 +1,6 @@
 """Public data sets, and checks that no process outlives a test."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,10 +35,9 @@ def no_process_left(children: Callable[[], list[psutil.Process]]) -> Iterator[No
     del os.environ["FSPO_TEST_MARKER"]
     left = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get("FSPO_TEST_MARKER") == marker:
-                left.append((process.pid, process.cmdline()))
-        except psutil.Error:
-            continue
-    assert not left
+                left.append(process)
+    _, alive = psutil.wait_procs(left, timeout=60)  # those that were killed may not be gone yet
+    assert not alive
     assert not children()

@@ -23,7 +23,7 @@ if sys.platform != "linux":
 try:
     run_python("", [""])
 except RuntimeError as refused:
-    if os.environ.get("CI"):  # there the walls can be built: a refusal is a failure
+    if os.environ.get("CI"):  # there programs can be isolated: a refusal is a failure
         raise
     pytest.skip(str(refused), allow_module_level=True)
 
@@ -77,16 +77,14 @@ def test_files_outside_are_absent_and_the_folder_is_empty_every_time(tmp_path: P
 
 
 def test_file_size_memory_time_and_output_are_limited() -> None:
+    """The programs that end have the usual time; those that do not would take 600 s."""
     assert run("open('f', 'wb').write(b'x' * 2**20); print('small')", file_mb=2).stdout == "small\n"
     assert run("open('f', 'wb').write(b'x' * 2**22); print('large')", file_mb=2).stdout == ""
     assert run("x = bytearray(2**20); print('small')", memory_mb=128).stdout == "small\n"
     assert run("x = bytearray(2**28); print('large')", memory_mb=128).status == "error"
-    start = time.monotonic()
-    assert run("while True: pass", seconds=0.5).status == "timeout"
-    assert run("import time; time.sleep(60)", seconds=0.5).status == "timeout"
-    assert run("import os, time; os.close(1); time.sleep(60)", seconds=0.5).status == "timeout"
-    assert time.monotonic() - start < 6
-    flood = run("while True: print('x' * 1000)", output_kb=16)
+    for endless in ("while True: pass", "sleep(600)", "os.close(1); sleep(600)", "os.kill(0, signal.SIGSTOP)"):
+        assert run(f"import os, signal\nfrom time import sleep\n{endless}", seconds=0.5).status == "timeout"
+    flood = run("while True: print('x' * 1000)", output_kb=16, seconds=60)
     assert flood.status == "output"
     assert len(flood.stdout) < 2**20
 
@@ -104,19 +102,14 @@ def test_a_fork_bomb_is_bounded_and_gone_afterwards() -> None:
     except OSError:
         print(started)
     """
-    outcomes = run_python(textwrap.dedent(code), ["", ""], Limits(processes=10))
+    outcomes = run_python(textwrap.dedent(code), ["", ""], Limits(processes=10, seconds=60))
     assert [0 < int(outcome.stdout) < 10 for outcome in outcomes] == [True, True]
-    before = len(psutil.pids())
-    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
-    assert run(bomb, seconds=0.5).status == "timeout"
-    assert abs(len(psutil.pids()) - before) < 20
 
 
 def test_a_program_cannot_kill_anything_outside() -> None:
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         run(f"import os, signal\ntry: os.kill({victim.pid}, 9)\nfinally: os.kill(-1, 9)")
-        time.sleep(0.1)
         assert victim.poll() is None
     finally:
         victim.kill()
@@ -124,18 +117,15 @@ def test_a_program_cannot_kill_anything_outside() -> None:
 
 
 def test_killing_the_sandbox_from_outside_takes_everything_down() -> None:
-    code = (
-        "import fspo.tasks.sandbox.launch as s\ns.run_python('import time; time.sleep(77)', [''], s.Limits(seconds=99))"
-    )
+    sleep = "import time; time.sleep(600)"
+    code = f"import fspo.tasks.sandbox.launch as s\ns.run_python({sleep!r}, [''], s.Limits(seconds=600))"
     caller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     family: list[psutil.Process] = []
-    end = time.monotonic() + 10
-    while len(family) < 3 and time.monotonic() < end:
+    while len(family) < 3 and caller.poll() is None:  # the script, process 1, the program
         time.sleep(0.05)
         family = psutil.Process(caller.pid).children(recursive=True)
-    assert len(family) == 3  # the script, process 1, the program
     family[0].kill()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=60)
     caller.kill()
     caller.wait()
     assert not alive
@@ -154,7 +144,7 @@ def doubling(tmp_path: Path) -> str:
 
 
 def test_code_reward(doubling: str) -> None:
-    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "seconds": 1})
+    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "seconds": 60, "answer_seconds": 60})
     graded = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True})
     example = task.example("eval", 0)
     assert example.solution is not None
@@ -163,29 +153,51 @@ def test_code_reward(doubling: str) -> None:
         "I think:\n```python\nn = int(input())\nprint(n + n)\n```\nDone.",
         "print(int(input()) * 2)",
         "print(2)",
-        "while True: pass",
         "import os; os._exit(0)",
         "not python at all",
         "print('\\0')\0",
     ]
     with Scorer(task) as scorer:
-        values = [score.value for score in scorer.score([example] * 8, completions)]
-    assert values == [1, 1, 1, 0, 0, 0, 0, 0]
+        values = [score.value for score in scorer.score([example] * 7, completions)]
+    assert values == [1, 1, 1, 0, 0, 0, 0]
     assert not scorer.failures
     assert graded.score(example, "print(2)") == pytest.approx(1 / 3)
 
 
-def test_the_last_fenced_block_is_the_program() -> None:
-    assert extract_program("```python\na\n```\nor\n```py\nb\n```") == "b\n"
-    assert extract_program("```\na\n```") == "a\n"
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "```python\nother\n```\nor\n```py\nprint(1)\n```",
+        "```\nprint(1)\n```",
+        "```python3\nprint(1)\n```",
+        "```Python\nprint(1)\n```",
+        "``` py3\nprint(1)\n```",
+        "Here:\r\n```python\r\nprint(1)\r\n```\r\n",
+        "```python\nprint(1)\n",
+        "```python\nprint(1)\n```\nIt prints\n```\n1\n```",
+        "```py\nprint(1)\n```\n```text\n1\n```",
+        "```bash\npython main.py\n```\n```\nprint(1)\n```\n```output\n1\n```",
+    ],
+)
+def test_the_last_python_block_is_the_program(completion: str) -> None:
+    assert extract_program(completion).strip() == "print(1)"
     assert extract_program("print(1)") == "print(1)"
 
 
-def test_rows_without_tests_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ([{"input": "1"}], "has no usable tests: write"),
+        ([{"input": "1", "output": "x" * (2**18 + 1)}], "more than 256 KB, the most that a program may print: shorten"),
+    ],
+)
+def test_rows_that_no_program_can_pass_are_refused_at_the_start(tmp_path: Path, tests: list[Any], says: str) -> None:
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"prompt": "p", "tests": [{"input": "1"}]}\n')
-    with pytest.raises(ValueError, match="has no usable tests: write"):
-        tasks.get({"name": f"code:{path}", "eval_path": str(path)}).example("eval", 0)
+    good = {"prompt": "p", "tests": [{"input": "1", "output": "2"}]}
+    path.write_text(json.dumps(good) + "\n" + json.dumps({"prompt": "q", "tests": tests}) + "\n")
+    task = tasks.get({"name": f"code:{path}", "eval_path": str(path)})
+    with pytest.raises(ValueError, match=says):
+        Scorer(task).__enter__()
 
 
 def test_the_expected_outputs_are_out_of_reach(doubling: str) -> None:
@@ -226,7 +238,6 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
         "import resource\nfor i in range(9): resource.prlimit(1, resource.RLIMIT_AS, (0, 0))",
         "import os, signal\nfor i in range(1, 65): os.kill(1, i)",
         "import os, signal\nos.kill(0, signal.SIGSTOP)",
-        "import time\ntime.sleep(0.4)\nprint(2 * int(input()))\nwhile True: pass",
     ]
     with Scorer(task, timeout=0.2) as scorer:
         values = [score.value for score in scorer.score([example] * len(completions), completions)]
@@ -234,10 +245,9 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
     assert not scorer.failures
 
 
-def test_an_answer_has_a_time_limit_for_all_its_tests(doubling: str) -> None:
-    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True, "answer_seconds": 1.5})
-    example = task.example("eval", 0)
-    begin = time.monotonic()
-    slow = "n = int(input())\nprint(2 * n)\nwhile n > 1: pass"
-    assert task.score(example, slow) == pytest.approx(1 / 3)
-    assert time.monotonic() - begin < 4.0
+def test_an_answer_has_a_time_limit_for_all_its_tests() -> None:
+    """Each run prints at once and never ends: the last of so many is not reached."""
+    endless = "print(1, flush=True)\nwhile True: pass"
+    outcomes = run_python(endless, [""] * 200, Limits(seconds=2.0, answer_seconds=8.0))
+    assert {outcome.status for outcome in outcomes} == {"timeout"}
+    assert [outcomes[0].stdout, outcomes[-1].stdout] == ["1\n", ""]

@@ -78,7 +78,7 @@ def test_every_name_has_one_line() -> None:
         ({"n_max": 5}, "has no name: add 'name'"),
         ("sort:5", "task 'sort' takes nothing after a colon"),
         ("jsonl", "task jsonl needs the parameter 'path': path of a JSON-lines file"),
-        ("python:module", "it must read module:function"),
+        ({"name": "python:module", "path": "p"}, "it must read module:function"),
         ([], "is not a task: write a name"),
         (7, "7 is not a task: write a name"),
         ([{"name": "sort", "weight": -1}], "weight -1.0 is not positive"),

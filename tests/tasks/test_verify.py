@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,10 @@ import pytest
 
 import fspo.tasks as tasks
 from fspo.tasks import Scorer
-from fspo.tasks.verify import MODES, Mode, equal, final_answer, reference, symbolic
+from fspo.tasks.verify import MODES, Mode, equal, equality, final_answer, reference
 
 CORPUS = Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl"
-LENGTH = 64_000
-LIMIT = 0.020  # seconds for an answer that is not mathematics
+LENGTH = 256_000
 
 
 def corpus() -> list[dict[str, Any]]:
@@ -109,17 +109,13 @@ def filled(part: str) -> str:
     return (part * (LENGTH // len(part) + 1))[:LENGTH]
 
 
+REPEATED = (
+    "1234567890", "7 ", "1,", "{", "}", "{}", "\\", "\\\\{", "(", "[(", "=", "1=", "\\boxed{", "\\boxed{5", "\\boxed",
+    "\\boxed  ", "\\fbox{", "####", "#### 1", "<answer>", "</answer>", "<think>", "</think>", "answer is ", "Answer:",
+    "$", "$1", "√½−π²", "\u2009", "😀", "\n", " ", "\\[ 1 ", "\\] ", "\\frac{1}{", "maybe 5 or 7 ",
+)  # fmt: skip
 NOISE = {
-    **{part: filled(part) for part in ("1234567890", "7 ", "1,", "{", "}", "{}", "\\", "\\\\{", "(", "[(", "=", "1=")},
-    **{part: filled(part) for part in ("\\boxed{", "\\boxed{5", "\\boxed", "\\boxed  ", "\\fbox{", "####", "#### 1")},
-    **{
-        part: filled(part)
-        for part in ("<answer>", "</answer>", "<think>", "</think>", "answer is ", "Answer:", "$", "$1")
-    },
-    **{
-        part: filled(part)
-        for part in ("√½−π²", "\u2009", "😀", "\n", " ", "\\[ 1 ", "\\] ", "\\frac{1}{", "maybe 5 or 7 ")
-    },
+    **{part: filled(part) for part in REPEATED},
     "nested boxes": "\\boxed{" * 4000 + "5" + "}" * 4000,
     "closed too often": "\\boxed{" * 6000 + "5" + "}" * 22000,
     "digits in a box": "\\boxed{" + filled("1"),
@@ -142,34 +138,13 @@ NOISE = {
 
 @pytest.mark.parametrize("name", MODES)
 def test_no_long_answer_is_costly(name: str) -> None:
-    """Processor time, and the least of five: other processes share the machine."""
+    """Quadratic time would be minutes for a text of this length; linear time is milliseconds."""
     equal("x", "\\boxed{1}")  # imports
-    slow = {}
     for what, text in NOISE.items():
         for gold in ("18", "(1,2)"):
-            seconds = []
-            for _ in range(5):
-                start = time.thread_time()
-                assert not equal(gold, text, mode(name)), what
-                seconds.append(time.thread_time() - start)
-                if seconds[-1] < LIMIT:
-                    break
-            if min(seconds) >= LIMIT:
-                slow[what, gold] = min(seconds)
-    assert slow == {}
-
-
-def test_cost_grows_with_the_length_only() -> None:
-    def seconds(text: str) -> float:
-        found = []
-        for _ in range(7):
             start = time.thread_time()
-            equal("18", text, "any")
-            found.append(time.thread_time() - start)
-        return min(found)
-
-    for part in ("1234567890", "\\boxed{", "#### 1 ", "<answer>", "{"):
-        assert seconds(filled(part) * 8) < 32 * max(seconds(filled(part)), 2e-4), part
+            assert not equal(gold, text, mode(name)), what
+            assert time.thread_time() - start < 10.0, what
 
 
 @pytest.mark.parametrize(
@@ -186,16 +161,34 @@ def test_cost_grows_with_the_length_only() -> None:
         "(2^{9999})^{9999}",
         "\\sum_{k=1}^{10^9}k",
         "\\int \\sin(x^x) dx",
-        "\\frac{1}{" * 15 + "2" + "}" * 15,
-        "(x+1)^{1000}",
+        "\\frac{1}{" * 17 + "2" + "}" * 17,
     ],
 )
-def test_no_mathematics_is_unscored_for_its_cost(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression that sympy would never finish is wrong, within the limit of its processor time."""
-    monkeypatch.setattr(symbolic, "SECONDS", 0.5)
-    start = time.thread_time()
+def test_what_sympy_would_not_finish_is_not_parsed(bomb: str) -> None:
+    assert not equality._readable(bomb)
     assert not equal("x^2+1", f"\\boxed{{{bomb}}}")
-    assert time.thread_time() - start < 2 * symbolic.SECONDS
+
+
+def test_an_answer_has_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of expressions that each take long starts one timer, and what does not end is wrong."""
+    started = []
+    timer = signal.setitimer
+
+    def counted(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        started.append(seconds) if seconds else None
+        return timer(which, seconds, interval)
+
+    def endless(*_: object, **__: object) -> bool:
+        while True:
+            pass
+
+    monkeypatch.setattr(signal, "setitimer", counted)
+    monkeypatch.setattr(equality, "SECONDS", 0.2)
+    monkeypatch.setattr(equality, "_math_verify", lambda: (lambda text: [text], endless))
+    listed = ", ".join(f"(x+{k})^{{1000}}" for k in range(12))
+    assert not equal(listed, f"\\boxed{{{listed.replace('x', 'y')}}}")
+    assert not equal("x = 5 + y", "\\boxed{x = y + 5 = 5 + z = 5 + y - 0}")
+    assert started == [0.2, 0.2]
 
 
 def test_powers_that_can_be_written_out_are_compared() -> None:
@@ -204,20 +197,38 @@ def test_powers_that_can_be_written_out_are_compared() -> None:
         ("e^{x^2}", "\\exp(x^2)"),
         ("256", "2^{2^3}"),
         ("120", "5!"),
+        ("x^2y^3", "y^3x^2"),
+        ("a^2b^3c^4", "c^4 b^3 a^2"),
     ):
         assert equal(gold, f"\\boxed{{{given}}}"), gold
 
 
-def test_plain_numbers_need_no_sympy() -> None:
-    numbers = [str(n * 37 % 9973) for n in range(2000)]
-    texts = [f"so 9 * 2 = {n}\n#### {n} dollars" if k % 2 else f"so \\boxed{{{n}}}" for k, n in enumerate(numbers)]
-    best = 0.0
-    for _ in range(3):
-        start = time.thread_time()
-        assert all(equal(n, text) for n, text in zip(numbers, texts, strict=True))
-        assert not any(equal(n + "1", text) for n, text in zip(numbers, texts, strict=True))
-        best = max(best, 2 * len(numbers) / (time.thread_time() - start))
-    assert best > 5000, "answers per second and core"
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("[0,100]", "\\boxed{[0, 100]}", True),
+        ("(1,100)", "\\boxed{1100}", False),
+        ("(1,2,300)", "\\boxed{(1,2,300)}", True),
+        ("\\{1,100\\}", "\\boxed{\\{100, 1\\}}", True),
+        ("(\\frac{1}{2},100)", "\\boxed{\\frac{1}{2}100}", False),
+        ("(1,200)", "\\boxed{[1,200]}", False),
+        ("\\pi r^2", "\\boxed{\\pi r^2 h}", False),
+        ("18", "The reference answer is 18, they say. I do not know the answer.", False),
+        ("18", "The answer is 18. But I do not know the answer.", False),
+        ("18", "\\boxed{18}. I have no idea.", False),
+    ],
+)
+def test_verdicts_that_were_wrong(gold: str, answer: str, right: bool) -> None:
+    assert {equal(gold, answer, "boxed"), equal(gold, answer, "any")} == {right}
+
+
+def test_plain_numbers_need_no_sympy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(equality, "_math_verify")
+    for k in range(200):
+        number = str(k * 37 % 9973)
+        for text in (f"so 9 * 2 = {number}\n#### {number} dollars", f"so \\boxed{{{number}}}"):
+            assert equal(number, text)
+            assert not equal(number + "1", text)
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -243,27 +254,9 @@ def test_an_unreadable_reference_is_named() -> None:
 
 def test_what_sympy_cannot_handle_is_wrong_not_unscored() -> None:
     choices = random.Random(3)
-    parts = [
-        "1",
-        "x",
-        "+",
-        "-",
-        "*",
-        "/",
-        "^",
-        "(",
-        ")",
-        "{",
-        "}",
-        "\\frac",
-        "\\sqrt",
-        ",",
-        "=",
-        "\\pm",
-        "\\infty",
-        "!",
-    ]
-    parts += ["\\cup", "[", "]", "\\{", "\\}", "|", "_", ".", "<", "\\in", "\\log", "\\binom", "\\begin{pmatrix}", "&"]
+    signs = "1x+-*/^(){},=![]|_.<&"
+    commands = ("\\frac", "\\sqrt", "\\pm", "\\infty", "\\cup", "\\{", "\\}", "\\in", "\\log", "\\binom")
+    parts = [*signs, *commands, "\\begin{pmatrix}"]
     for _ in range(400):
         text = " ".join(choices.choices(parts, k=choices.randrange(1, 9)))
         for gold in ("18", "(1,2)", "x>5", "\\frac{\\pi}{2}"):

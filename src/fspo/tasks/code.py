@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.tasks.datasets import RowTask, read_jsonl
+from fspo.tasks.rows import FileTask
 from fspo.tasks.sandbox.launch import GRACE, Isolation, Limits, run_python
 from fspo.tasks.task import Example
 
 
-class Code(RowTask):
+class Code(FileTask):
     """Each row has a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all tests pass."""
 
     name: ClassVar[str] = "code"
@@ -18,9 +18,6 @@ class Code(RowTask):
     argument: ClassVar[str | None] = "path"
 
     path: str = Field(description="JSON-lines file with `prompt` and `tests`, as in code:problems.jsonl.")
-    eval_path: str | None = Field(
-        None, description="File whose rows are the eval split; without it a tenth of `path` is held out."
-    )
     graded: bool = Field(False, description="Reward the share of tests that pass instead of 0 or 1.")
     seconds: float = Field(4.0, gt=0, le=600, description="Time limit of one test.")
     answer_seconds: float = Field(
@@ -32,9 +29,6 @@ class Code(RowTask):
         "full", description="limits: run programs even if this machine cannot isolate them; they can read your files."
     )
 
-    def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-        return read_jsonl(self.path), read_jsonl(self.eval_path) if self.eval_path else None
-
     def content(self, row: dict[str, Any]) -> str:
         prompt = row.get("prompt")
         if not isinstance(prompt, str):
@@ -43,19 +37,26 @@ class Code(RowTask):
 
     def example(self, split: str, index: int) -> Example:
         row = self.row(split, index)
-        tests = row.get("tests")
-        if not tests or not all(isinstance(t, dict) and {"input", "output"} <= set(t) for t in tests):
-            raise ValueError(
-                f"the row {self.content(row)[:40]!r} of {self.path!r} has no usable tests: "
-                f'write "tests": [{{"input": "...", "output": "..."}}]'
-            )
         return Example(
             prompt=self.content(row),
-            answer=[[str(test["input"]), str(test["output"])] for test in tests],
+            answer=self._tests(row),
             task=self.label,
             index=index,
             solution=row.get("solution"),
         )
+
+    def _tests(self, row: dict[str, Any]) -> list[list[str]]:
+        """Pairs of input and expected output; raises `ValueError` if no program could pass them."""
+        tests, name = row.get("tests"), f"the row {self.content(row)[:40]!r} of {self.path!r}"
+        if not tests or not all(isinstance(test, dict) and {"input", "output"} <= set(test) for test in tests):
+            raise ValueError(f'{name} has no usable tests: write "tests": [{{"input": "...", "output": "..."}}]')
+        pairs = [[str(test["input"]), str(test["output"])] for test in tests]
+        if max(len(expected.encode()) for _, expected in pairs) > 1024 * Limits.output_kb:
+            raise ValueError(
+                f"{name} expects an output of more than {Limits.output_kb} KB, the most that a program may print: "
+                "shorten that test"
+            )
+        return pairs
 
     def score(self, example: Example, completion: str) -> float:
         inputs = [given for given, _ in example.answer]
@@ -72,7 +73,10 @@ class Code(RowTask):
         return 2 * GRACE + len(example.answer) + self.answer_seconds
 
     def prepare(self) -> None:
-        """Fail at the start of a run, not at its first answer, if this machine has no sandbox."""
+        """Fail at the start of a run, not at its first answer, if this machine has no sandbox or a row no test."""
+        rows, held_out = self.rows()
+        for row in (*rows, *(held_out or ())):
+            self._tests(row)
         outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.isolation)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
@@ -86,10 +90,19 @@ class Code(RowTask):
         )
 
 
+_FENCE = re.compile(r"```[ \t]*(\w*)[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_PYTHON = re.compile(r"py(?:thon)?[23]?", re.IGNORECASE)
+
+
 def extract_program(completion: str) -> str:
-    """The last fenced Python block, or the whole text if there is none."""
-    blocks: list[str] = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", completion, re.DOTALL)
-    return blocks[-1] if blocks else completion
+    """The last fenced block that is named Python, else the last one without a name, else the whole text.
+
+    A block may be unclosed at the end of the text. Blocks of other languages, such as a sample output, do not count.
+    """
+    blocks = _FENCE.findall(completion.replace("\r\n", "\n"))
+    named = [code for name, code in blocks if _PYTHON.fullmatch(name)]
+    unnamed = [code for name, code in blocks if not name]
+    return (named or unnamed or [completion])[-1]
 
 
 def _same(printed: str, expected: str) -> bool:

@@ -12,13 +12,11 @@ from typing import Any
 from fspo.settings import Registry
 from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
-from fspo.tasks.custom import Custom
+from fspo.tasks.free_form import PATHS, TRADEOFFS
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.paths import PATHS
-from fspo.tasks.questions import HuggingFace, Jsonl
 from fspo.tasks.reasoning import ReasoningGym
+from fspo.tasks.rows import Custom, HuggingFace, Jsonl
 from fspo.tasks.task import Task
-from fspo.tasks.tradeoffs import TRADEOFFS
 
 TASKS: Registry[Task] = Registry(
     "task",

@@ -1,6 +1,6 @@
 """Make namespaces with clone and clone3.
 
-Wall: seccomp reads the flags of clone and refuses clone3.
+Stopped by: seccomp reads the flags of clone and refuses clone3.
 """
 
 import ctypes

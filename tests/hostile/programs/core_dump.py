@@ -1,6 +1,6 @@
 """Dump core to a file, or to the host's core-dump handler, which runs as root.
 
-Wall: RLIMIT_CORE is 1, which stops both; seccomp keeps it there.
+Stopped by: RLIMIT_CORE is 1, which stops both; seccomp keeps it there.
 """
 
 import contextlib

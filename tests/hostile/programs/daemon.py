@@ -1,6 +1,6 @@
 """Leave a daemon that answers the next run.
 
-Wall: the namespace is killed after each run.
+Stopped by: the namespace is killed after each run.
 """
 
 import contextlib

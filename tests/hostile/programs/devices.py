@@ -1,6 +1,6 @@
 """Open /dev/mem, /dev/kmsg, disks, terminals and /dev/fuse.
 
-Wall: /dev holds null, zero, full, random and urandom.
+Stopped by: /dev holds null, zero, full, random and urandom.
 """
 
 import contextlib

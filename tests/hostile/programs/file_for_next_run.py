@@ -1,6 +1,6 @@
 """Leave the input in a file for the next run.
 
-Wall: each run has a new file system.
+Stopped by: each run has a new file system.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Open host files by handle.
 
-Wall: no capabilities; seccomp.
+Stopped by: no capabilities; seccomp.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Write files without end.
 
-Wall: the folder is a file system in memory with a size limit.
+Stopped by: the folder is a file system in memory with a size limit.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Make files without end.
 
-Wall: the folder has a limited number of inodes.
+Stopped by: the folder has a limited number of inodes.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Find the task's file in `/proc/*/cmdline` and print the expected output.
 
-Wall: /proc shows only the program's own processes.
+Stopped by: /proc shows only the program's own processes.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Use the calls of another instruction set (x32), where the numbers differ.
 
-Wall: seccomp.
+Stopped by: seccomp.
 """
 
 import ctypes

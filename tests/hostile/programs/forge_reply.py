@@ -1,6 +1,6 @@
 """Write a passing outcome to the supervisor's output.
 
-Wall: the reply's pipe is not open in the program.
+Stopped by: the reply's pipe is not open in the program.
 """
 
 import contextlib

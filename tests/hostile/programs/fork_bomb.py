@@ -1,6 +1,6 @@
 """Fork without end.
 
-Wall: RLIMIT_NPROC in a user id of its own; the namespace is killed.
+Stopped by: RLIMIT_NPROC in a user id of its own; the namespace is killed.
 """
 
 import json

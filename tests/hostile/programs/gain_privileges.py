@@ -1,6 +1,6 @@
 """Become root, gain capabilities, clear no_new_privs.
 
-Wall: no capabilities, an empty bounding set, no_new_privs.
+Stopped by: no capabilities, an empty bounding set, no_new_privs.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Read and change the host's name.
 
-Wall: a UTS namespace of its own; seccomp.
+Stopped by: a UTS namespace of its own; seccomp.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Look for the inputs of the other tests in memory and in open files.
 
-Wall: inputs are given one run at a time, after exec.
+Stopped by: inputs are given one run at a time, after exec.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Use bpf, userfaultfd, perf_event_open, kexec and modules.
+"""Use bpf, userfaultfd, perf_event_open, kexec, modules, key rings, inotify and io_uring, whose calls no filter sees.
 
-Wall: seccomp; no capabilities.
+Stopped by: seccomp; no capabilities.
 """
 
 import ctypes
@@ -19,3 +19,9 @@ buffer = (ctypes.c_uint64 * 16)()
 for call in (number(321, 280), number(323, 282), number(298, 241), number(246, 104), number(313, 273), 447):
     if libc.syscall(call, 0, ctypes.byref(buffer), 0, 0, 0) >= 0:
         print("reached", call)
+if libc.syscall(number(250, 219), 0, -3, 0) > 0 or libc.syscall(number(248, 217), b"user", b"x", b"y", 1, -3) > 0:
+    print("reached a key ring")
+if libc.inotify_init1(0) >= 0:
+    print("reached inotify")
+if libc.syscall(425, 4, ctypes.byref(buffer)) >= 0:
+    print("reached io_uring")

@@ -1,6 +1,6 @@
 """Lower the limits of process 1 with prlimit.
 
-Wall: seccomp allows prlimit on the program itself only.
+Stopped by: seccomp allows prlimit on the program itself only.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Hold memory in memfd files that no limit counts.
 
-Wall: seccomp refuses memfd_create; the input is sealed.
+Stopped by: seccomp refuses memfd_create; the input is sealed.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Hold memory in the buffers of pipes.
 
-Wall: RLIMIT_NOFILE, and the kernel's limit per user.
+Stopped by: RLIMIT_NOFILE, and the kernel's limit per user.
 """
 
 import contextlib

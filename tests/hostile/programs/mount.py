@@ -1,6 +1,6 @@
 """Mount proc, tmpfs and the root, and unmount the folder.
 
-Wall: no capabilities; seccomp.
+Stopped by: no capabilities; seccomp.
 """
 
 import ctypes

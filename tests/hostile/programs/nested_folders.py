@@ -1,6 +1,6 @@
 """Leave thousands of nested folders that cannot be deleted.
 
-Wall: the file system vanishes with the run.
+Stopped by: the file system vanishes with the run.
 """
 
 import contextlib

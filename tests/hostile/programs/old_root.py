@@ -1,6 +1,6 @@
 """Reach the host through /proc/*/root, /proc/*/cwd and open folders.
 
-Wall: process 1 is hidden and has left the host's root too.
+Stopped by: process 1 is hidden and has left the host's root too.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Change the priority and the processors of process 1.
 
-Wall: seccomp.
+Stopped by: seccomp.
 """
 
 import contextlib

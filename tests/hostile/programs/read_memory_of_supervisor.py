@@ -1,6 +1,6 @@
 """Read the memory of process 1 through /proc/1/mem, /proc/1/maps and process_vm_readv.
 
-Wall: it is not dumpable and hidden; seccomp.
+Stopped by: it is not dumpable and hidden; seccomp.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Read /etc/shadow and /etc/passwd.
 
-Wall: the root holds only the interpreter and its libraries.
+Stopped by: the root holds only the interpreter and its libraries.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Open the task's file by its path.
 
-Wall: the root holds only the interpreter and its libraries.
+Stopped by: the root holds only the interpreter and its libraries.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Run a setuid program.
 
-Wall: there is none in the root; no_new_privs, nosuid.
+Stopped by: there is none in the root; no_new_privs, nosuid.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Send SIGKILL, SIGSTOP and SIGINT to process 1, to the parent and to everything.
 
-Wall: a process namespace of its own.
+Stopped by: a process namespace of its own.
 """
 
 import contextlib

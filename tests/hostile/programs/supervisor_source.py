@@ -1,6 +1,6 @@
 """Learn the expected outputs from the supervisor's command line.
 
-Wall: /proc hides process 1.
+Stopped by: /proc hides process 1.
 """
 
 import contextlib

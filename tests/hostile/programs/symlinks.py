@@ -1,6 +1,6 @@
 """Read the host through symbolic and hard links.
 
-Wall: they lead into the program's own root.
+Stopped by: they lead into the program's own root.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Write to /sys, /proc/sys and /proc/sysrq-trigger.
 
-Wall: there is no /sys, and /proc is read-only.
+Stopped by: there is no /sys, and /proc is read-only.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Connect to a TCP server on the host's loopback, IPv4 and IPv6.
 
-Wall: a network namespace of its own; seccomp refuses sockets.
+Stopped by: a network namespace of its own; seccomp refuses sockets.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Attach to process 1 with ptrace.
 
-Wall: seccomp; another user or not dumpable.
+Stopped by: seccomp; another user or not dumpable.
 """
 
 import ctypes

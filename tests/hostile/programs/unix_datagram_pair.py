@@ -1,6 +1,6 @@
 """Reconnect a datagram socket pair, which is allowed, to a socket of the host.
 
-Wall: seccomp refuses connect; the path is not in the root.
+Stopped by: seccomp refuses connect; the path is not in the root.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Connect to a unix socket by its path.
 
-Wall: the path is not in the root; seccomp refuses sockets.
+Stopped by: the path is not in the root; seccomp refuses sockets.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Change the standard library, site-packages and the interpreter.
 
-Wall: they are mounted read-only.
+Stopped by: they are mounted read-only.
 """
 
 import contextlib

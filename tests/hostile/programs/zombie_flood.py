@@ -1,6 +1,6 @@
 """Leave zombies that count against the next run.
 
-Wall: the supervisor reaps before the next run.
+Stopped by: the supervisor reaps before the next run.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Runs untrusted programs: `launch` starts `child`, the supervisor, which builds the `walls` around each program."""
+"""Runs untrusted programs: `launch` starts `supervisor`, which applies `isolation` to each program."""

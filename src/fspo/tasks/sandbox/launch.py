@@ -1,23 +1,37 @@
-"""Run an untrusted Python program behind walls: its own root, namespaces, limits and a filter of system calls."""
+"""Runs an untrusted Python program with its own root, namespaces, limits and a filter of system calls.
+
+The supervisor of the program is started in bubblewrap, in our own namespaces, or with limits only.
+"""
 
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
-from fspo.tasks.sandbox import backends
-from fspo.tasks.sandbox.file_tree import DEVICES, python_tree
 from fspo.tasks.sandbox.syscall_filter import seccomp_program
 
 LONGEST = 100_000  # bytes of a program: it is passed as one argument, and Linux allows 128 KiB
-GRACE = 10.0  # seconds to build the walls
+GRACE = 10.0  # seconds to start
 Isolation = Literal["full", "limits"]
+ISOLATED: tuple[str, ...] = ("bubblewrap", "namespaces")
+_SUPERVISOR = "import sys; sys.path.append(sys.argv[1]); from sandbox.supervisor import main; main()"
+_NOBODY = "65534"
+DEVICE_LINKS = (("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "fd/0"), ("/dev/stdout", "fd/1"), ("/dev/stderr", "fd/2"))
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/nix/store", "/gnu/store")
+_DATA = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Outcome:
 
 
 class _RefusedError(Exception):
-    """A back end could not build its walls on this machine."""
+    """A back end does not work on this machine."""
 
 
 _refusals: dict[str, str] = {}  # back end -> why it does not work on this machine
@@ -69,7 +83,7 @@ def run_python(
             return _outcomes(_replies("limits", job), job)
         except _RefusedError as refused:
             raise RuntimeError(f"programs cannot be run on this machine ({refused}): use another task") from None
-    for backend in backends.ISOLATED:
+    for backend in ISOLATED:
         if backend in _refusals:
             continue
         try:
@@ -87,27 +101,27 @@ def run_python(
 def working_backend() -> str:
     """The back end that isolates programs on this machine; `RuntimeError` says why there is none."""
     run_python("", [""])
-    return next(backend for backend in backends.ISOLATED if backend not in _refusals)
+    return next(backend for backend in ISOLATED if backend not in _refusals)
 
 
 def _replies(backend: str, job: dict[str, Any]) -> list[dict[str, Any]]:
     """Run the job; returns the lines that the supervisor wrote before it ended or its time was over."""
-    tree, uid = python_tree(), backends.spare_user()
+    tree, uid = python_tree(), spare_user()
     try:
-        command = backends.command(backend, tree, uid)
+        start = command(backend, tree, uid)
         program = seccomp_program().hex()
     except RuntimeError as error:
         if backend != "limits":
             raise _RefusedError(str(error)) from None
-        command, program = backends.supervisor(sys.executable), ""
-    walls = {"executable": tree.executable, "mounts": tree.mounts, "links": (*tree.links, *backends.DEVICE_LINKS)}
-    job = {**job, **walls, "backend": backend, "uid": uid, "devices": DEVICES, "filter": program}
+        start, program = supervisor(sys.executable), ""
+    files = {"executable": tree.executable, "mounts": tree.mounts, "links": (*tree.links, *DEVICE_LINKS)}
+    job = {**job, **files, "backend": backend, "uid": uid, "devices": DEVICES, "filter": program}
     # Killing a program that exceeds its time takes up to a second.
     runs = len(job["inputs"])
     longest = GRACE + runs + min(job["answer_seconds"], runs * job["seconds"])
     with _folder(backend) as folder:
         process = subprocess.Popen(
-            command,
+            start,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -139,10 +153,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _outcomes(lines: list[dict[str, Any]], job: dict[str, Any]) -> list[Outcome]:
     """The outcomes that arrived; a run without one was not reached in time, or the program ended its supervisor."""
-    found = [Outcome(**line) for line in lines if "status" in line]
-    if job["stop_early"] and any(outcome.status != "ok" for outcome in found):
-        return found
-    return found + [Outcome("timeout", "")] * (len(job["inputs"]) - len(found))
+    outcomes = [Outcome(**line) for line in lines if "status" in line]
+    if job["stop_early"] and any(outcome.status != "ok" for outcome in outcomes):
+        return outcomes
+    return outcomes + [Outcome("timeout", "")] * (len(job["inputs"]) - len(outcomes))
 
 
 @contextlib.contextmanager
@@ -194,3 +208,98 @@ def _without_files(folder: int) -> list[str]:
             else:
                 os.unlink(entry.name, dir_fd=folder)
     return folders
+
+
+# --- how the supervisor is started ---
+
+
+def supervisor(executable: str) -> list[str]:
+    """The command of the supervisor, which imports this folder as the package `sandbox`, without the one above it."""
+    return [executable, "-I", "-S", "-c", _SUPERVISOR, str(Path(__file__).resolve().parents[1])]
+
+
+def command(backend: str, tree: "FileTree", uid: int | None) -> list[str]:
+    """The command that reads a job; raises `RuntimeError` if the back end is not installed."""
+    if backend != "bubblewrap":
+        return supervisor(sys.executable)
+    program = shutil.which("bwrap")
+    if program is None:
+        raise RuntimeError("not installed")
+    user = ["--unshare-user", "--uid", _NOBODY, "--gid", _NOBODY] if uid is None else []
+    spaces = [f"--unshare-{name}" for name in ("pid", "net", "ipc", "uts", "cgroup-try")]
+    # The supervisor needs its capabilities to give each program a folder of its own; programs have none.
+    own = ["--cap-add", "ALL", "--as-pid-1", "--die-with-parent", "--hostname", "sandbox"]
+    mounts = (*tree.mounts, str(Path(__file__).resolve().parent))
+    links = (*tree.links, *DEVICE_LINKS)
+    parents = {parent for path in (*mounts, *DEVICES, *dict(links)) for parent in Path(path).parents}
+    files: list[str] = []
+    for folder in sorted(parents - {Path("/")}):  # bubblewrap itself would make them readable to their owner only
+        files += ["--dir", str(folder)]
+    for path in mounts:
+        files += ["--ro-bind", path, path]
+    for path in DEVICES:
+        files += ["--dev-bind", path, path]
+    for path, target in links:
+        files += ["--symlink", target, path]
+    files += ["--proc", "/proc", "--dir", "/box", "--remount-ro", "/", "--chdir", "/"]
+    return [program, *user, *spaces, *own, *files, "--", *supervisor(tree.executable)]
+
+
+def spare_user() -> int | None:
+    """A random user id for root to change to; None if this process is not root or has no such id."""
+    if os.getuid() != 0:
+        return None
+    highest = 0
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = map(int, line.split())
+        highest = max(highest, first + count - 1)
+    if highest < 2000:
+        return None
+    return min(10**9 + 2**29, highest) - secrets.randbelow(min(2**29, highest // 2))
+
+
+# --- what a program sees of the file system: the interpreter and its libraries, at their own paths ---
+
+
+@dataclass(frozen=True)
+class FileTree:
+    """Real paths to mount read-only at the same place, and symbolic links (path, target) that lead to them."""
+
+    executable: str
+    mounts: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+
+
+@cache
+def python_tree() -> FileTree:
+    """The tree of this interpreter and of the packages that it can import."""
+    prefixes = {sys.base_prefix, sys.base_exec_prefix}
+    paths = {
+        sys.executable,
+        os.path.realpath(sys.executable),
+        *(os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64")),
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")),
+        *site.getsitepackages(),
+        *_LIBRARIES,
+        *_DATA,
+    }
+    if sys.prefix != sys.base_prefix:
+        paths.add(os.path.join(sys.prefix, "pyvenv.cfg"))
+    return _tree(sys.executable, {os.path.abspath(path) for path in paths if os.path.exists(path)})
+
+
+def _tree(executable: str, paths: set[str]) -> FileTree:
+    """Mount each path where it really is, and link to it where it is found through a symbolic link."""
+    mounts: list[str] = []
+    for path in sorted({os.path.realpath(path) for path in paths}):
+        if not _within(path, mounts):
+            mounts.append(path)
+    links: list[tuple[str, str]] = []
+    for path in sorted(paths):
+        if os.path.realpath(path) != path and not _within(path, [*mounts, *(link for link, _ in links)]):
+            links.append((path, os.path.realpath(path)))
+    return FileTree(executable, tuple(mounts), tuple(links))
+
+
+def _within(path: str, folders: list[str]) -> bool:
+    return any(Path(path).is_relative_to(folder) for folder in folders)

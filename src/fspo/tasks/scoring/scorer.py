@@ -1,18 +1,23 @@
 """Scores a batch of answers: in this process if that is safe, else in processes that can be killed."""
 
+import math
+import numbers
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fspo.tasks.scoring.checked import checked
 from fspo.tasks.task import Example, Task
 
 if TYPE_CHECKING:
     from fspo.tasks.scoring.pool import Pool
+
+LARGEST = 1e18  # differences and squares of rewards then fit a float32, in which gradients are computed
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,11 @@ class Score:
 
 def first_messages(scores: Iterable[Score]) -> dict[str, str]:
     """The first message of each kind of failure, without memory addresses, which differ between equal runs."""
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for score in scores:
-        if score.failure and score.failure not in found:
-            found[score.failure] = re.sub(r"0x[0-9a-fA-F]{4,}", "0x...", score.detail)[:300]
-    return found
+        if score.failure and score.failure not in messages:
+            messages[score.failure] = re.sub(r"0x[0-9a-fA-F]{4,}", "0x...", score.detail)[:300]
+    return messages
 
 
 class ScoringBatch:
@@ -64,7 +69,7 @@ class ScoringBatch:
             if self._trusted[i]:
                 scores[i] = Score(*checked(self._scorer.task.component(example), example, completion))
         if self._pool is not None:
-            scores |= {i: Score(*found) for i, found in zip(self._sent, self._pool.finish(), strict=True)}
+            scores |= {i: Score(*result) for i, result in zip(self._sent, self._pool.finish(), strict=True)}
         return self._scorer.counted([scores[i] for i in range(len(completions))])
 
 
@@ -135,3 +140,37 @@ class Scorer:
 
             self._pool = Pool(self.task, self.workers, self.timeout, self.memory_mb)
         return self._pool
+
+
+def checked(task: Task, example: Example, completion: str) -> tuple[float | None, str | None, str]:
+    """A score, or the kind of failure and its message; an exception of the reward is not raised."""
+    try:
+        value: Any = task.score(example, completion)
+        number = _number(value)
+        if number is None:
+            return None, "error", f"the reward returned {_shown(value)}, which is not a number"
+        if not math.isfinite(number):
+            return None, "error", f"the reward returned {_shown(value)}, which is not finite"
+        if abs(number) > LARGEST:
+            return None, "error", f"the reward returned {_shown(value)}, which is beyond {LARGEST:g}: scale it down"
+        return number, None, ""
+    except MemoryError:
+        raise
+    except Exception as error:
+        return None, "error", message(error)
+
+
+def message(error: BaseException) -> str:
+    """The class and text of an exception."""
+    return "".join(traceback.format_exception_only(error)).strip()[-500:]
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python, numpy or torch as a float, also as an array without dimensions; None if it is none."""
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        value = value.item()
+    return float(value) if isinstance(value, numbers.Real | Decimal) else None
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.100}"

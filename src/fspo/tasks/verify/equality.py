@@ -1,67 +1,53 @@
-"""Whether two answers are equal: relations and lists are taken apart, and their parts compared one by one."""
+"""Whether a final answer equals the reference: numbers with units exactly, words as words, all else by math-verify."""
 
+import contextlib
+import logging
+import math
 import re
+import signal
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from fractions import Fraction
+from functools import cache, lru_cache, partial
+from typing import Any
 
-from fspo.tasks.verify.labels import is_words, same_label, same_words
-from fspo.tasks.verify.quantity import Quantity, quantity
-from fspo.tasks.verify.spelling import LONGEST, enclosed, tidy, top_level
-from fspo.tasks.verify.statements import Mode, final_answer
-from fspo.tasks.verify.symbolic import equivalent, near, readable
+from fspo.tasks.verify.statements import LONGEST, Mode, final_answer
 
-__all__ = ["equal", "reference", "same"]
+__all__ = ["equal", "reference"]
 
-MOST_PARTS = 20
+SECONDS = 2.0  # of processor time for one answer
+LONGEST_EXPRESSION = 400
+LONGEST_UNIT = 120
+DEEPEST = 16  # brackets inside each other
 MOST_RELATIONS = 8
-MOST_DIGITS = 40  # of a number that is compared with an expression
-
-_RELATION = re.compile(r"\\(?:neq|le|ge|approx|equiv|in|Rightarrow)(?![a-zA-Z])|[<>]|(?<![<>!:])=")
-_SEPARATOR = re.compile(r",|;|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])")
-_SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])|\+/-|\+-")
-_SPACED = re.compile(r"(?<=[\d})]) (?=[a-zA-Z](?![a-zA-Z]))")
-_NEGATED = re.compile(
-    r"\b(?:not|no|never|isn't|neither|nor|cannot|suppose|assume|assuming|if|try|maybe|perhaps|guess|unless|wrong|false"
-    r"|incorrect)\b|\\(?:not|notin|neg|lnot)(?![a-zA-Z])",
-    re.IGNORECASE,
-)
-_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
-_ASSIGNED = re.compile(r"([a-zA-Z]) ?=(?!=)")
-_INDEX = re.compile(r"[_^] ?(?:\{[^{}]*\}|\w)|(?<=[a-zA-Z}])\([^()]*\)|\\[a-zA-Z]+")
-_TIMES = re.compile(r"(?<=[\d)]) ?x ?(?=[\d(.])")
-_GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """A tidy text, and the number it is, if it is one."""
-
-    text: str
-    number: Quantity | None
-    words: bool
-
-
-@dataclass(frozen=True)
-class _List:
-    """Several parts, and the brackets around them, if there are any."""
-
-    opening: str
-    parts: tuple[str, ...]
-    closing: str
+LARGEST_POWER = 20_000  # of a number: sympy computes powers to the last digit
+DECIMALS = 6  # so many digits of a rounded fraction are as good as the fraction
 
 
 def equal(gold: str, completion: str, mode: Mode = "boxed") -> bool:
-    """Whether the final answer that the completion states equals the reference."""
+    """Whether the final answer that the completion states equals the reference.
+
+    What is not decided after `SECONDS` is wrong, so that no answer can choose to be unscored.
+    """
     stated = final_answer(completion, mode)
     if stated is None:
         return False
-    if same(gold, ", ".join(stated.parts)):
-        return True
-    if len(stated.boxes) > len(stated.parts):  # boxes all over the text may together be the answer, never a part of it
-        wanted = _parts(_expanded(_read(gold).text))
-        if len(stated.parts) == 1 and len(wanted.parts) == len(stated.boxes) > 1:
-            return same(gold, ", ".join(stated.boxes))
-    return False
+    answers = [", ".join(stated.parts)]
+    if len(stated.parts) == 1 < len(stated.boxes) == len(_COMMA.split(_tidy_gold(gold))):
+        answers.append(", ".join(stated.boxes))  # boxes all over the text may be one answer
+    verdicts = {answer: _plainly_equal(gold, answer) for answer in answers}
+    undecided = [answer for answer, verdict in verdicts.items() if verdict is None]
+    if True in verdicts.values() or not undecided:
+        return True in verdicts.values()
+    _math_verify()  # imports sympy, which is not part of the answer's time
+    wanted = _expression(_tidy_gold(gold))
+    try:
+        with _limited():
+            return any(_same_expression(wanted, _expression(tidy(answer))) for answer in undecided)
+    except _TimeOverError:
+        return False
 
 
 def reference(text: str) -> str:
@@ -78,161 +64,430 @@ def reference(text: str) -> str:
     return text.strip()
 
 
-def same(gold: str, given: str) -> bool:
-    """Whether two answers, each written alone, have the same value."""
-    if not given or len(given) > LONGEST:
-        return False
-    if gold == given:
+# --- what needs no sympy: numbers, words, choices such as (C), times of day, digits of a number in another base ---
+
+_WORDS = re.compile(r"\(?[A-Z]\)|(?=.*(?<![\\a-zA-Z])(?:[a-zA-Z]{3,}|[Nn]o)(?![a-zA-Z]))[^\d\\=<>^+*/]+")
+_SPACE = re.compile(r"(?<!\d) | (?!\d)")
+_BASED = re.compile(r"\(? ?([\dA-F]+) ?\)? ?_ ?\{? ?(\w+) ?\}?")
+_TIME = re.compile(r"(?:at )?(\d{1,2})(?: ?: ?(\d\d))?(?: ?: ?(\d\d))? ?(?:([ap])\.? ?m\b\.?)?", re.IGNORECASE)
+
+
+def _plainly_equal(gold: str, given: str) -> bool | None:
+    """The verdict on answers that are no expressions; None where math-verify has to compare."""
+    if gold == given or not given or len(given) > LONGEST:
+        return gold == given
+    wanted, answer = _tidy_gold(gold), tidy(given)
+    number, other = quantity(wanted), quantity(answer)
+    if number is not None and other is not None:
+        return number.equals(other)
+    choice = re.fullmatch(r"\(?([A-Z])\)?", wanted)
+    if choice and re.match(rf"\(?{choice[1]}[).:](?:\s|$)|\({choice[1]}\)", answer):  # (C) 18
         return True
-    wanted, answer = _read(gold), _read_given(given)
-    if wanted.number is not None and answer.number is not None:
-        return wanted.number.equals(answer.number)
-    if not answer.text:
+    if not answer or (number is None and _WORDS.fullmatch(wanted)):
+        return bool(answer) and _words_of(wanted) == _words_of(answer)
+    if re.sub(_SPACE, "", wanted) == re.sub(_SPACE, "", answer):
+        return True
+    time, other_time = _TIME.fullmatch(wanted), _TIME.fullmatch(answer)
+    if time and other_time and (time[2] or time[4]) and (other_time[2] or other_time[4]):
+        halves = [(match[4] or "").lower() for match in (time, other_time)]
+        hours, other_hours = ([int(part or 0) for part in match.group(1, 2, 3)] for match in (time, other_time))
+        return hours == other_hours and (halves[0] == halves[1] or "" in halves)
+    based, other_based = _BASED.fullmatch(wanted), _BASED.fullmatch(answer)
+    if based and (other_based or answer.isalnum()):
+        return based.groups() == (other_based.groups() if other_based else (answer, based[2]))
+    if other_based and wanted.isdigit():
+        with contextlib.suppress(ValueError):  # 8 is no digit in base 8
+            return int(other_based[1], int(other_based[2])) == int(wanted)
         return False
-    if wanted.words or wanted.text == answer.text:
-        return same_words(wanted.text, answer.text)
-    if (verdict := same_label(wanted.text, answer.text)) is not None:
-        return verdict
-    return _same_relation(wanted.text, answer.text)
+    return None
+
+
+def _words_of(text: str) -> str:
+    return re.sub(r"[\s.,;:'\"()]+", " ", text).strip().casefold()
+
+
+# --- numbers with their units, exactly ---
+
+DOLLAR = "\ue000"  # a dollar of money, apart from the $ that encloses LaTeX
+_INT = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+)"
+_DECIMAL = rf"(?:{_INT}(?:\.\d*)?|\.\d+)"
+_INSIDE = rf"(?:\{{ ?([-+]? ?{_DECIMAL}) ?\}}|(\d))"
+_FRAC = re.compile(rf" ?\\frac ?{_INSIDE} ?{_INSIDE}(?! ?[\d,.])")
+_NUMBER = re.compile(
+    rf"(?P<sign>[-+]?) ?(?P<money>[{DOLLAR}£€¥₹])? ?(?P<sign2>[-+]?) ?"
+    rf"(?:(?:(?P<whole>{_INT}) )?\(?(?P<above>[-+]? ?{_DECIMAL}) ?/ ?(?P<below>\d+(?:\.\d+)?|\.\d+)\)?(?! ?[\d/,])"
+    rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<e>[-+]?\d{{1,3}})(?![\da-zA-Z])"
+    r"| ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?\{? ?(?P<power>[-+]?\d{1,3})(?: ?\})?)?)"
+)
+_UNIT = re.compile(
+    rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z\u4e00-\u9fff'\-/.()*%{DOLLAR}£€¥₹]"
+    r"|(?:(?<=[a-zA-Z])|(?<=[a-zA-Z] ))\^ ?\{? ?-?[1-4](?: ?\})?|\\cdot)*"
+)
+# Words that change the value, leave it open or make a sentence of it; anything else after a number is its unit.
+_NO_UNIT = re.compile(
+    r"\b(?:or|and|not|no|nor|neither|either|plus|minus|times|divided|multiplied|maybe|perhaps|possibly|probably|if|but"
+    r"|mod|modulo|base|half|third|pi|sqrt|sin|cos|tan|log|ln|exp|wrong|incorrect|cannot|otherwise|unless|except|wait"
+    r"|frac|choose|factorial|negative)\b|n't\b|[百千万亿十半零一二三四五六七八九不或和]"
+    r"|(?:[-/*(]|\\cdot)(?! ?[a-zA-Z(]|[1-4] ?\}?)"  # a sign at the end
+)
+_MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_KNOWN = {  # without the s of the plural
+    name: names.split()[0]
+    for names in (
+        "dollar usd buck", "cent ¢", "euro eur", "yen", "rupee", "am", "pm", "pound lb gbp", "percent pct percentage",
+        "degree deg", "celsiu", "fahrenheit", "radian rad", "millimeter mm millimetre", "centimeter cm centimetre",
+        "meter m metre", "kilometer km kilometre kph kmh", "inch in inche", "foot ft feet", "yard yd", "mile mi mph",
+        "milligram mg", "gram g", "kilogram kg", "ounce oz", "ton tonne", "second s sec", "minute min", "hour h hr",
+        "day", "week", "month", "year yr", "milliliter ml millilitre", "liter l litre", "gallon gal", "quart qt",
+        "pint", "cup",
+    )
+    for name in names.split()
+}  # fmt: skip
+_SHORT = frozenset(re.findall(r"\S+", "a an of at by on to is it as my up st nd rd th sq"))
+_MONEY = {DOLLAR: "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
+_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An exact number, whether it is a percentage, and its unit where that is a known one."""
+
+    value: Fraction
+    percent: bool
+    unit: str | None
+    decimals: int | None  # digits after the point; None of a fraction
+
+    def equals(self, other: "Quantity") -> bool:
+        """Whether the answer `other` equals this reference.
+
+        A percentage matches the same number without a sign, except a reference below 1: that is a share, and so the
+        percentage has to be the same share (50 % for 1/2). A reference with a per cent sign takes both.
+        """
+        units = {self.unit, other.unit}
+        if None not in units and len(units) > 1 and not ("degree" in units and units & {"celsiu", "fahrenheit"}):
+            return False
+        if self.percent == other.percent:
+            return self._close(self.value, other.value, other)
+        if self.percent:
+            return other.value in (self.value, self.value / 100)
+        share = other.value / 100
+        if abs(self.value) >= 1 and self._close(self.value, other.value, other):
+            return True
+        return (abs(self.value) <= 1 or self.value.denominator > 1) and self._close(self.value, share, other, 2)
+
+    def _close(self, wanted: Fraction, given: Fraction, other: "Quantity", more: int = 0) -> bool:
+        """Equal, or one is a fraction and the other that fraction rounded to six digits or more."""
+        if wanted == given:
+            return True
+        digits = other.decimals if self.decimals is None else self.decimals if other.decimals is None else None
+        if digits is None or digits + more < DECIMALS:
+            return False
+        return bool(abs(wanted - given) * 2 * 10 ** (digits + more) <= 1)
+
+
+def quantity(text: str) -> Quantity | None:
+    """The number that a tidy text is, apart from a unit; None where it is anything else."""
+    if "\\frac" in text:
+        text = _FRAC.sub(
+            lambda frac: f"{' ' if frac.start() else ''}{frac[1] or frac[2]}/{frac[3] or frac[4]}", text, 1
+        )
+    number = _NUMBER.match(text)
+    unit = _read_unit(text[number.end() :]) if number else None
+    if number is None or unit is None:
+        return None
+    factor, percent, name = unit
+    power = number["e"] or number["power"]
+    if number["decimal"] is not None:
+        value = _fraction(number["decimal"]) * (Fraction(10) ** int(power) if power else 1)
+        decimals = None if power else len(number["decimal"].partition(".")[2])
+    elif not _fraction(number["below"]):
+        return None
+    else:
+        value, decimals = _fraction(number["above"]) / _fraction(number["below"]), None
+        value += _fraction(number["whole"] or "0")
+    if (number["sign"] == "-") != (number["sign2"] == "-"):
+        value = -value
+    return Quantity(value * factor, percent, _MONEY.get(number["money"] or "", name), decimals)
+
+
+def _fraction(text: str) -> Fraction:
+    return Fraction(re.sub("[, ]", "", text).removesuffix("."))
+
+
+def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
+    """A multiple (million), whether it is per cent, and the unit; None if these words are no unit."""
+    if not tail:
+        return 1, False, None
+    tail = tail.lower().replace("per cent", "percent")
+    after = _UNIT.fullmatch(tail) if len(tail) <= LONGEST_UNIT else None
+    if after is None or _NO_UNIT.search(tail) or "%" in tail.strip()[1:]:
+        return None
+    glued = after["glued"].rstrip("s")
+    if after["glued"] and (glued not in _KNOWN or glued in ("m", "g", "h", "l", "in", "")) and glued not in _SHORT:
+        return None
+    factor, unit, power = 1, None, 1
+    for k, word in enumerate(re.findall(r"[a-z][a-z'-]*", tail)):
+        singular = word.rstrip("s") or "s"
+        if word in _MULTIPLES and k == 0:
+            factor = _MULTIPLES[word]
+        elif word in _POWERS and (word[-1] != "d" or unit is not None):
+            power = _POWERS[word]
+        elif word in _POWERS or (len(word) <= 2 and not {word, singular} & {*_SHORT, *_KNOWN}) or word in _MULTIPLES:
+            return None
+        elif unit is None:
+            unit = _KNOWN.get(singular)
+    if unit == "percent" or "%" in tail:
+        return factor, True, None
+    unit = unit or next((name for sign, name in _MONEY.items() if sign in tail), None)
+    if raised := re.search(r"\^ ?\{? ?([23])", tail):
+        power = int(raised[1])
+    return factor, False, f"{unit}^{power}" if unit and power > 1 else unit
+
+
+# --- one spelling: Unicode and LaTeX write the same thing in many ways ---
+
+_SYMBOLS = {
+    "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/", "∞": r"\infty ",
+    "°": " degrees ", "º": " degrees ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\neq ",
+    "≈": r"\approx ", "≅": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "∅": r"\emptyset ",
+    "⇒": r"\Rightarrow ", "→": r"\Rightarrow ", "⟨": "(", "⟩": ")", "’": "'", "∗": "*", "。": ".", "∣": "|",
+    "−": "-", "√": "√", "∛": "∛",
+}  # fmt: skip
+_KINDS = {"Zs": " ", "Zl": " ", "Zp": " ", "Pd": "-", "Cf": "", "So": "", "Sk": "", "Mn": ""}
+_COMMANDS_FOR = {
+    name: command
+    for command, names in {
+        r"\frac": "dfrac tfrac cfrac nicefrac sfrac", r"\binom": "dbinom tbinom", r"\le ": "leqslant leq",
+        r"\ge ": "geqslant geq", r"\neq ": "ne", r"\approx ": "simeq cong", "<": "lt", ">": "gt",
+        r"\Rightarrow ": "implies therefore Longrightarrow rightarrow to", "(": "langle lbrack", ")": "rangle rbrack",
+        r"\{": "lbrace", r"\}": "rbrace", r"\emptyset ": "varnothing", ":": "colon", " degrees ": "degree",
+        " ": "quad qquad thinspace enspace space checkmark sim blacksquare square qed",
+        "": "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle limits bf rm it large Large",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|bb|bin)|[mfh]?box|emph|operatorname\*?|boxed|bm|boldsymbol"
+    r"|underline|ensuremath) ?\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
+)
+_SPECIAL = re.compile(r"[\\*={<>';:_^]|  |base|sqrt|pi|infinity|degrees|\d\.\d{3}\.")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_REPLACED = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:textcolor|color|[hv]?phantom|[hv]space\*?) ?\{[^{}]*\}", " "),
+        (r"(?<!\\)\\! *", ""),
+        (r"\{([,:])\}", r"\1"),
+        (r"(?<!\\)\\[,;:> ()\[\]]|\\\\ *$", " "),
+        (r"\\([a-zA-Z]+)", lambda m: _COMMANDS_FOR.get(m[1], m[0])),
+        (r"\\binom ?(\d) ?(\d)", r"\\binom{\1}{\2}"),
+        (r"\\log ?_ ?(\w) ", r"\\log_{\1}"),
+        (r"\{([^{}=]*)\\over(?![a-zA-Z])([^{}=]*)\}|^([^{}=]*)\\over(?![a-zA-Z])([^{}=]*)$", r"\\frac{\1\3}{\2\4}"),
+        (r"\{([^{}=]*)\\choose(?![a-zA-Z])([^{}=]*)\}", r"\\binom{\1}{\2}"),
+        (r"(?<=\d) ?\\frac ?\{ ?([a-zA-Z]{2,}|[msghl]) ?\} ?\{ ?([a-zA-Z]{2,}|[msghl]) ?\}$", r" \1/\2"),
+        (r"(\\sqrt ?\[ ?\w+ ?\]) ?([\da-zA-Z])", r"\1{\2}"),
+        (r"^ ?\\\{ ?\\\} ?$", r"\\emptyset "),
+        (r"[(\[]? ?\\begin ?\{array\} ?\{[lcr| ]*\}(.*?)\\end ?\{array\} ?[)\]]?", r"\\begin{pmatrix}\1\\end{pmatrix}"),
+        (r"\\\{ ?[a-z](?: *\\in *R)? *(?::|\\mid|\\vert|\|) ?(?=[^{}|]*(?:[<>=]|\\[lg]e))([^{}|]*)\\\}", r"\1"),
+        (r"(?<=[\d ])\{ ?([a-zA-Z][a-zA-Z ]+) ?\}$", r" \1"),
+        (r"\\frac ?(\\pi|[a-zA-Z]) ?(\d)", r"\\frac{\1}{\2}"),
+        (r"\\sqrt ?(\\frac ?(?:\d ?\d|\{[^{}]*\} ?\{[^{}]*\}))", r"\\sqrt{\1}"),
+        (r"(?<=\d) ?\^ ?\{? ?o ?\}?(?![a-zA-Z])|\^ ?\{? ?\\circ ?\}?|\^ ?\{ ?degrees ?\}|\^ ?degrees", " degrees "),
+        (r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) *degrees *\)?", r"\1(\\frac{\2\\pi}{180})"),
+        (r"degrees *(?:(C)|F)(?![a-zA-Z])", lambda m: " celsius " if m[1] else " fahrenheit "),
+        ("<=", r"\\le "),
+        (">=", r"\\ge "),
+        (r"\\not ?=|!=|=/=", r"\\neq "),
+        ("=>", r"\\Rightarrow "),
+        (r"\\%", "%"),
+        (r"(?<![\w)}]) ?\+ ?(?=\\infty)", ""),
+        (r"\(? ?base (\d{1,2}) ?\)?$", r"_{\1}"),
+        (r"(?<=_)(\{? ?)([a-z]{3,5})(?= ?\}?$)", lambda m: m[1] + _BASES.get(m[2], m[2])),
+        (r"(?<![\w)}])\*\*([^*]*)\*\*", r"\1"),
+        (r"(?<=[\w)}]) ?\*\* ?(?=[\w({-])", "^"),
+        (r"(?<![\\a-zA-Z])sqrt ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+))", r"\\sqrt{\1\2\3}"),
+        (r"(?<![\\a-zA-Z])(?:(pi)|infinity)(?![a-zA-Z])", lambda m: r"\pi " if m[1] else r"\infty "),
+        (r"(?<!\d)\d{1,3}(?:(?:_\d{3})+|(?:'\d{3})+|(?:\.\d{3}){2,})(?![\d.])", lambda m: re.sub(r"[_.']", "", m[0])),
+        (r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?\{? ?(\d{1,20}) ?\}?(?![\d\\])", lambda m: _repeating(*m.groups())),
+        (";", ","),
+        ("  +", " "),
+    )
+]
+_LABEL = re.compile(r"^(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])")
+_CURRENCY = {"USD": DOLLAR, "US$": DOLLAR, "EUR": "€", "GBP": "£", "INR": "₹", "Rs": "₹", "Rs.": "₹", "JPY": "¥"}
+_CODE = re.compile(r"^ ?(USD|US\$|EUR|GBP|INR|Rs\.?|JPY) ?\$? ?(?=[-+\d.])")
+
+
+def tidy(text: str) -> str:
+    """The same mathematics in one spelling: ASCII and a few LaTeX commands, without delimiters and font commands."""
+    if text.isascii() and text.isdigit():
+        return text
+    if not text.isascii():
+        text = "".join(map(_ascii, text)).replace("}^{", "").replace("}_{", "")
+        text = re.sub(r"[√∛] ?(?=[\da-zA-Z({\\])", lambda m: r"\sqrt" if m[0][0] == "√" else r"\sqrt[3]", text)
+        text = re.sub(r"(\\sqrt(?:\[3\])?)(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]|\\pi))", r"\1{\2\3}", text)
+    text = _money(re.sub(r"[\s~]", " ", text))
+    if _SPECIAL.search(text):
+        for _ in range(3):  # text inside text
+            text = _TEXT.sub(r" \1 ", text)
+        for pattern, replacement in _REPLACED:
+            text = pattern.sub(replacement, text)
+    text = _LABEL.sub("", _trimmed(text))
+    while text.startswith("{") and text.endswith("}") and _enclosed(text):
+        text = _trimmed(text[1:-1])
+    return text
 
 
 @lru_cache(maxsize=4096)
-def _read(text: str) -> _Answer:
-    return _read_given(text)
+def _tidy_gold(text: str) -> str:
+    return tidy(text)
 
 
-def _read_given(text: str) -> _Answer:
-    spelled = tidy(text)
-    number = quantity(spelled)
-    words = number is None and is_words(spelled)
-    return _Answer(spelled if words else _SPACED.sub("", spelled), number, words)
+@lru_cache(maxsize=4096)
+def _ascii(character: str) -> str:
+    """How ASCII and LaTeX write a character: digits of all scripts, fractions, Greek letters, dashes, spaces."""
+    if character.isascii() or character in "£€¥₹":
+        return character
+    name, kind = unicodedata.name(character, ""), unicodedata.category(character)
+    plain = unicodedata.normalize("NFKC", character).replace("−", "-")
+    for place, sign in (("SUPERSCRIPT ", "^"), ("SUBSCRIPT ", "_")):
+        if name.startswith(place):
+            return f"{sign}{{{plain}}}"
+    if name.startswith("VULGAR FRACTION"):
+        value = Fraction(unicodedata.numeric(character)).limit_denominator(10)
+        return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    if name.startswith("GREEK SMALL LETTER ") and name.count(" ") == 3:
+        return f"\\{name.split()[-1].lower()} "
+    if kind == "Nd":
+        return str(unicodedata.decimal(character))
+    return _SYMBOLS.get(character) or _KINDS.get(kind, plain)
 
 
-# --- relations ---
+def _repeating(whole: str, fixed: str, repeated: str) -> str:
+    """A decimal whose last digits repeat, as a fraction."""
+    nines = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    return rf"\frac{{{int(whole + fixed + repeated) - int(whole + fixed or '0')}}}{{{nines}}}"
 
 
-def _same_relation(gold: str, given: str) -> bool:
-    """Compares equations by their value (x = 5 is 5), and leaves inequalities to math-verify."""
-    wanted, found = top_level(gold, _RELATION), top_level(given, _RELATION)
-    if _NEGATED.search(given) or len(found) > MOST_RELATIONS or len(_SIGNS.findall(given)) > MOST_RELATIONS:
+def _money(text: str) -> str:
+    """Removes the $ of LaTeX. An escaped $ is money, and so is a single one before a number."""
+    if code := _CODE.match(text.replace("\\$", "$")):
+        return _CURRENCY[code[1]] + text.replace("\\$", "$")[code.end() :]
+    text = text.replace("\\$", DOLLAR)
+    if text.count("$") % 2:
+        text = re.sub(r"\$(?= ?[-+]?[\d.])|(?<=\d)\$(?!.)", DOLLAR, text, count=1)
+    return text.replace("$", " ").strip()
+
+
+def _trimmed(text: str) -> str:
+    return text.lstrip(" *`\"':=,;").rstrip(" *`\"':=,;.")  # a point in front belongs to the number
+
+
+def _flat(text: str) -> str:
+    """The text with # for everything inside brackets, so that what is outside can be searched."""
+    depth, outside = 0, []
+    for part in re.findall(r"\\.|.", text):
+        depth -= part in (")", "]", "}", "\\}")
+        outside.append(part if depth <= 0 else "#" * len(part))
+        depth += part in ("(", "[", "{", "\\{")
+    return "".join(outside)
+
+
+def _enclosed(text: str) -> bool:
+    """Whether the bracket at the start is closed by the one at the end."""
+    return bool(re.fullmatch(r"\\?[(\[{]#*\\?[)\]}]", _flat(text)))
+
+
+# --- expressions, by math-verify, within limits that are checked before anything is parsed ---
+
+_RELATION = re.compile(r"\\(?:neq|le|ge|approx|equiv|in|Rightarrow)(?![a-zA-Z])|[<>]|(?<![<>!:])=")
+_COMMA = re.compile(r",(?: (?:and|or)(?![a-zA-Z]))?|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])")
+_SIGN = re.compile(r"\\pm(?![a-zA-Z])|\+/-|\+-")
+_UNIT_AFTER = re.compile(r"(?<=[\d})a-z]) ((?:[a-zA-Z]{2,}[ /])*[a-zA-Z]{2,}(?:\^ ?\{?[23]\}?)?)$")
+_NEGATED = re.compile(
+    r"\b(?:not|no|never|isn't|neither|nor|cannot|suppose|assume|assuming|if|try|maybe|perhaps|guess|unless|wrong|false"
+    r"|incorrect)\b|\\(?:not|notin|neg|lnot)(?![a-zA-Z])",
+    re.IGNORECASE,
+)
+_INEQUALITIES = {"\\neq", "<", ">", "\\le", "\\ge", "\\equiv"}
+
+
+def _expression(text: str) -> str:
+    """What math-verify compares: the value of a number with a unit, and expressions without the words of a unit."""
+    number, unit = quantity(text), _UNIT_AFTER.search(text)
+    if number is not None:
+        return str(number.value)
+    text = text[: unit.start()].strip() if unit and quantity("1 " + unit[1]) else text
+    return re.sub(r"(?<=[\d})]) (?=[a-zA-Z](?![a-zA-Z]))", "", text)  # 5 i
+
+
+def _same_expression(gold: str, given: str) -> bool:
+    """Checks what math-verify does not: all terms of a chain of equations, kinds of brackets, number of parts."""
+    if _NEGATED.search(given):
         return False
-    if any(match[0] not in ("=", "\\in") for match in wanted):
-        listed = _parts(given)
-        interval = "\\cup" in given or (len(listed.parts) == 2 and listed.opening in ("(", "["))
-        return bool(found or interval) and equivalent(gold, given)
-    if wanted and len(_split(gold)) > 1:  # x = 1, y = 2
-        return _same_list(gold, given)
-    name, value = _named(gold, wanted)
-    if wanted and value is None:  # an equation that does not give the value of a name
-        return any(match[0] == "=" for match in found) and equivalent(gold, given)
-    value = gold if value is None else value
-    kinds = {match[0] for match in found}
-    if kinds & {"\\neq", "<", ">", "\\le", "\\ge", "\\equiv"}:
-        if "\\cup" in value and len(rays := _split(given)) > 1:  # x < 1 or x > 2
-            unions = tuple(part.strip() for part in value.split("\\cup"))
-            return len(unions) == len(rays) and _same_in_any_order(unions, rays)
-        interval = len(_parts(value).parts) == 2 or "\\cup" in value or "\\infty" in value
-        return interval and kinds <= {"<", ">", "\\le", "\\ge"} and equivalent(value, given)
-    if not found:
-        return _same_list(value, given)
-    if len(_split(_GROUPS.sub("", given))) > 1:  # x = 2, x = 3
-        return len(_parts(_expanded(value)).parts) > 1 and _same_list(value, given)
-    curve = name is not None and len(name) == 1 and [match[0] for match in found] == ["="] and _LETTER.search(value)
-    return _same_chain(name, value, given, found) or bool(curve and equivalent(gold, given))
-
-
-def _named(text: str, relations: list[re.Match[str]]) -> tuple[str | None, str | None]:
-    """The name and the value of `x = 5` or `x \\in [2, 3]`."""
-    if len(relations) != 1:
-        return None, None
-    left, right = text[: relations[0].start()].strip(), text[relations[0].end() :].strip()
-    equation = re.search(r"(?<![\\a-zA-Z])[a-zA-Z] ?\^ ?(?!\{? ?-)|\d", left) and not re.match(r"\w+ ?\(", left)
-    return (left, right) if _is_name(left) and not equation else (None, None)
-
-
-def _is_name(text: str) -> bool:
-    """Whether this names something (x, f(2), a + b, \\angle ABC) and has no value of its own as 2 + 2 has."""
-    if re.search(r"[.!?;]\s", text) or len(text.split()) > 8 or text == "\\pi":
+    gold, given = _listed(gold), _listed(given)
+    if not _COMMA.search(gold):
+        given = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", given)
+    elif gold.startswith("(") and re.match(r"[A-Z] ?\(", given):  # the point P(3, 4)
+        given = given[1:].strip()
+    asked, relations = (_RELATION.findall(_flat(text)) for text in (gold, given))
+    if len(relations) > MOST_RELATIONS:
         return False
-    bare = _INDEX.sub("", text)
-    return not any(c.isdigit() for c in bare) and bool(re.search(r"[a-zA-Z]", text)) and "\\sqrt" not in text
+    if relations and not _COMMA.search(_flat(given)) and not _INEQUALITIES & {*relations, *asked}:
+        return _same_chain(gold, given)
+    if _INEQUALITIES & set(relations) and not asked:
+        if "\\cup" in gold and len(rays := _COMMA.split(given)) > 1:  # x < 1 or x > 2
+            unions = gold.split("\\cup")
+            return len(unions) == len(rays) and all(any(_equivalent(a, b) for b in rays) for a in unions)
+        return (gold[:1] in ("(", "[") or "\\cup" in gold) and _equivalent(gold, given)
+    interval = given[:1] in ("(", "[") or "\\cup" in given
+    if _INEQUALITIES & set(asked) and not relations and not interval:
+        return False
+    listed = not asked and not relations and not re.search(r"\\(?:cup|setminus|infty|pm)", gold + given)
+    if listed and len(_COMMA.findall(gold)) != len(_COMMA.findall(given)):
+        return False
+    brackets = "," in gold and "matrix" not in gold and _enclosed(gold) and _enclosed(given)
+    return (not brackets or (gold[0], gold[-1]) == (given[0], given[-1])) and _equivalent(gold, given)
 
 
-def _same_chain(name: str | None, value: str, given: str, relations: list[re.Match[str]]) -> bool:
+def _listed(text: str) -> str:
+    """`1 \\pm 2` as the list of its two values, and `y = 2, x = 1` as a pair in the order of the letters."""
+    if _SIGN.search(text) and "," not in text:
+        return f"{_SIGN.sub('+', text)}, {_SIGN.sub('-', text)}"
+    named = [re.fullmatch(r" ?([a-zA-Z]) ?=([^=<>]+)", part) for part in _COMMA.split(text)]
+    values = {match[1]: match[2] for match in named if match}
+    if len(values) == len(named) > 1:
+        return "(" + ", ".join(values[name] for name in sorted(values)) + ")"
+    return text
+
+
+def _same_chain(gold: str, given: str) -> bool:
     """A chain `x = 2 + 3 = 5` is 5 if all its terms are: 2 + 2 = 42 is not 42."""
-    if any(match[0] == "\\Rightarrow" for match in relations):
-        last = [match for match in relations if match[0] == "\\Rightarrow"][-1]
-        if quantity(given[: relations[0].start()].strip()) is not None:  # 18 -> 19 states no value
-            return False
-        return same(value if name is None else f"{name} = {value}", given[last.end() :])
+    relations = list(_RELATION.finditer(_flat(given)))
     edges = [0, *(edge for match in relations for edge in match.span()), len(given)]
     terms = [given[a:b].strip() for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    kinds = [match[0] for match in relations]
-    if not terms[0]:  # as in "= 5"
-        terms, kinds = terms[1:], kinds[1:]
+    signs = [match[0] for match in relations]
+    if "\\Rightarrow" in signs:  # 18 -> 19 states no value
+        return quantity(terms[0]) is None and _same_value(gold, given.rsplit("\\Rightarrow", 1)[1].strip())
+    name, equation, value = gold.rpartition("=" if "=" in gold else "\\in")
+    name, value = name.strip(), value.strip()
+    if equation and ("=" in name or not _is_name(name) or (len(terms) == 2 and _equivalent(gold, given))):
+        return _equivalent(gold, given)
     named = len(terms) > 1 and _is_name(terms[0])
-    if named:
-        single = name is not None and len(name) == len(terms[0]) == 1
-        if single and name != terms[0]:
-            return False
-        terms, kinds = terms[1:], kinds[1:]
-    elif len(terms) == 2 and re.fullmatch(r"[a-zA-Z]", terms[1]) and name in (None, terms[1]):  # 5 = x
-        terms, kinds = terms[:1], []
-    if not all(terms) or not _same_list(value, terms[-1]):
+    if named and len(name) == len(terms[0]) == 1 and name != terms[0]:
         return False
-    for term, kind in zip(terms[:-1], kinds, strict=False):
+    if named or not terms[0]:  # x = 5, or = 5
+        terms, signs = terms[1:], signs[1:]
+    elif len(terms) == 2 and re.fullmatch("[a-zA-Z]", terms[1]):  # 5 = x
+        terms, signs = terms[:1], []
+    if not all(terms) or not _same_value(value, terms[-1]):
+        return False
+    for term, sign in zip(terms, signs, strict=False):
         letters = re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+|degrees", "", term))
-        if (letters and named) or (kind == "\\approx" and near(term, terms[-1])):
+        if (letters and named) or (sign == "\\approx" and _near(term, terms[-1])):
             continue
-        if not same(value, _TIMES.sub("*", term)):
+        if not _same_value(value, re.sub(r"(?<=[\d)]) ?x ?(?=[\d(.])", "*", term)):
             return False
-    return True
-
-
-# --- lists, sets, pairs and intervals ---
-
-
-def _same_list(gold: str, given: str) -> bool:
-    wanted, found = _parts(_expanded(gold)), _parts(_expanded(given))
-    n = len(wanted.parts)
-    if n == 1 and len(found.parts) > 1 and _GROUPS.search(given):
-        found = _parts(_GROUPS.sub("", given))
-    if n > 1 and len(found.parts) == 1 and re.match(r"[A-Z] ?\(", given):  # the point P(3, 4)
-        found = _parts(given[1:].strip())
-    if n == 1 and len(found.parts) == 1:
-        return _same_value(wanted.parts[0], found.parts[0])
-    if n == 1 or len(found.parts) != n or n > MOST_PARTS:
-        grouped = n > 1 and len(found.parts) == 1
-        return grouped and ("\\cup" in given or "matrix" in given) and equivalent(gold, given)
-    kinds = (wanted.opening, found.opening)
-    named, ordered = _by_name(wanted.parts), _by_name(found.parts)
-    if (named is None) != (ordered is None) and "\\{" not in kinds:  # x = 1, y = 2 for (1, 2), in alphabetical order
-        if named is None and kinds[0] == "":
-            return _same_in_any_order(wanted.parts, found.parts)
-        return all(same(a, b) for a, b in zip(named or wanted.parts, ordered or found.parts, strict=True))
-    if kinds in {("", ""), ("\\{", "\\{"), ("", "\\{"), ("\\{", "")}:
-        return _same_in_any_order(wanted.parts, found.parts)
-    bare = "" in kinds and "\\{" not in kinds
-    if not bare and (kinds[0] != kinds[1] or wanted.closing != found.closing):
-        return False
-    return all(same(a, b) for a, b in zip(wanted.parts, found.parts, strict=True))
-
-
-def _by_name(parts: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Parts that each give the value of another letter, in the order of the letters; None of other parts."""
-    names = [found[1] if (found := _ASSIGNED.match(part)) else "" for part in parts]
-    if "" in names or len(set(names)) < len(names):
-        return None
-    return tuple(part for _, part in sorted(zip(names, parts, strict=True)))
-
-
-def _same_in_any_order(gold: tuple[str, ...], given: tuple[str, ...]) -> bool:
-    left = list(given)
-    for part in gold:
-        match = next((other for other in left if same(part, other)), None)
-        if match is None:
-            return False
-        left.remove(match)
     return True
 
 
@@ -240,59 +495,153 @@ def _same_value(gold: str, given: str) -> bool:
     wanted, answer = quantity(gold), quantity(given)
     if wanted is not None and answer is not None:
         return wanted.equals(answer)
-    if answer is not None and len(given) > MOST_DIGITS:
+    return _same_expression(_expression(gold), _expression(given))
+
+
+def _is_name(text: str) -> bool:
+    """Whether this names something (x, f(2), a + b, \\angle ABC) and has no value of its own as 2 + 2 has."""
+    if re.search(r"[.!?;]\s", text) or len(text.split()) > 8 or "\\sqrt" in text or text == "\\pi":
         return False
-    gold, given = _without_unit(gold), _without_unit(given)
-    if gold == given:
-        return True
-    if answer is not None and not readable(given):  # a number with the unit in words
-        given = f"{answer.value}"
-    if wanted is not None and (wanted.unit or not readable(gold)):
-        gold = f"{wanted.value}"
-    return equivalent(gold, given)
+    bare = re.sub(r"[_^] ?(?:\{[^{}]*\}|\w)|(?<=[a-zA-Z}])\([^()]*\)|\\[a-zA-Z]+", "", text)
+    return not re.search(r"\d", bare) and bool(re.search("[a-zA-Z]", text))
 
 
-def _without_unit(text: str) -> str:
-    """An expression without the words after it: 3 sqrt(2) cm."""
-    found = re.search(r"(?<=[\d})a-z]) ((?:[a-zA-Z]{2,}[ /])*[a-zA-Z]{2,}(?:\^ ?\{?[23]\}?)?)$", text)
-    if found is None or quantity("1 " + found[1]) is None or quantity(text) is not None:
-        return text
-    return text[: found.start()].strip()
+def _near(first: str, second: str) -> bool:
+    """Whether two expressions without names differ by at most 5 %, or by rounding."""
+    if not _readable(first) or not _readable(second):
+        return False
+    try:
+        a, b = (complex(_parsed(text)[0].evalf()) for text in (first, second))
+    except (TypeError, AttributeError, IndexError):  # an expression with names
+        return False
+    return abs(a - b) <= max(0.05 * abs(a), 0.5 * 10.0 ** -len(second.partition(".")[2]))
 
 
-def _expanded(text: str) -> str:
-    """`1 \\pm 2` as the list of its two values."""
-    if not _SIGNS.search(text):
-        return text
-    listed = _parts(text)
-    parts = []
-    for part in listed.parts:
-        if _SIGNS.search(part):
-            lower = part.replace("\\mp", "+")
-            parts += [_SIGNS.sub("+", part.replace("\\mp", "-")), _SIGNS.sub("-", lower)]
-        else:
-            parts.append(part)
-    return f"{listed.opening}{', '.join(p.strip().removeprefix('+') for p in parts)}{listed.closing}"
+_COMMANDS = frozenset(
+    re.findall(
+        r"\S+",
+        "frac sqrt pi infty pm mp cdot times div sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln "
+        "exp lg binom le ge neq in notin cup cap setminus emptyset approx equiv pmod bmod mod begin end theta alpha "
+        "beta gamma delta epsilon lambda mu nu omega phi psi rho sigma tau varphi zeta eta xi chi kappa Gamma Delta "
+        "Omega Phi Theta Lambda Sigma Pi vec overline bar hat lfloor rfloor lceil rceil Rightarrow land lor wedge vee "
+        "ldots dots cdots max min gcd lcm deg det vert lvert rvert mid angle triangle overrightarrow prime circ",
+    )
+)
+_POWER = re.compile(r"(\S?) ?\^ ?(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\d+|[^{]))")
+_FACTORIAL = re.compile(r"(?:(\d+)|\(([^()]*)\)|([^a-zA-Z ])) ?(?=!)")
+_HUGE = re.compile(r"\\binom ?\{[^{}]*(?:\d{5}|\^)|\^ ?(?:\d+|\w|\{[^{}]*\}) ?\^")
+_DANGLING = re.compile(r"\\(?:times|cdot|div|pm|mp|frac|sqrt|le|ge|neq|in|cup|cap|log|ln)$")
+_STRANGE = re.compile(
+    r"[^\w\s\\{}()\[\]|^+\-*/=<>.,;:!'&]|\d \d|\d\.\d*\.|\d{60}|[+*/^=]{3}|!{3}|[-+*/^=(,]$|--|\{\}|[a-zA-Z]{4,}"
+)
 
 
-def _parts(text: str) -> _List:
-    """The parts of a list, with its brackets; one part if it is none."""
-    for opening, closing in (("(", ")]"), ("[", ")]"), ("\\{", "}")):
-        if text.startswith(opening) and text[-1] in closing and enclosed(text):
-            closed = "\\}" if closing == "}" else text[-1]
-            inner = text[len(opening) : -len(closed)].strip()
-            parts = _split(inner)
-            if len(parts) > 1 or (opening == "\\{" and parts != ("\\emptyset",)):
-                return _List(opening, parts, closed)
-            if opening == "(" and closed == ")":
-                return _parts(inner) if inner else _List("", (text,), "")
-    return _List("", _split(text), "")
+def _readable(text: str) -> bool:
+    """Whether this may be mathematics: short, balanced, of known commands, without words. Takes linear time."""
+    if len(text) > LONGEST_EXPRESSION or not re.search("[a-zA-Z0-9]", text) or _DANGLING.search(text):
+        return False
+    if not _COMMANDS.issuperset(re.findall(r"\\([a-zA-Z]+)", text)):
+        return False
+    bare = re.sub(r"(?:begin|end)\{[a-z]*matrix\}", " ", text)
+    if _STRANGE.search(re.sub(r"\\[a-zA-Z]+", " | ", bare).strip()):  # a command separates: 3\cdot5
+        return False
+    depth = 0
+    for character in re.sub(r"\\[{}]", "", text):
+        depth += (character in "([{") - (character in "}])")
+        if depth > DEEPEST:
+            return False
+    braces = re.sub(r"[^{}]", "", re.sub(r"\\[{}]", "", text))
+    while "{}" in braces:
+        braces = braces.replace("{}", "")
+    return not braces and _affordable(text)
 
 
-def _split(text: str) -> tuple[str, ...]:
-    if quantity(text) is not None:  # a comma may be part of the number
-        return (text,)
-    cuts = top_level(text, _SEPARATOR)
-    edges = [0, *(edge for match in cuts for edge in match.span()), len(text)]
-    parts = (text[a:b].strip() for a, b in zip(edges[::2], edges[1::2], strict=True))
-    return tuple(part for part in parts if part) or (text,)
+def _affordable(text: str) -> bool:
+    """Whether sympy, which writes whole numbers out, can: not 9^{9^9}, (10^9)! or (2^{999})^{999}."""
+    for digits, group, other in _FACTORIAL.findall(text):
+        if other or len(digits) > 3 or (not digits and not re.search(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", group)):
+            return False
+    powers = _POWER.findall(text)
+    if _HUGE.search(text) or len(powers) != text.count("^") - sum(braced.count("^") for _, braced, _ in powers):
+        return False
+    largest = repeated = 1
+    for base, braced, single in powers:
+        if base in (")", "}", "]"):
+            repeated *= _bound(braced or single)
+        elif not base.isalpha():
+            largest = max(largest, _bound(braced or single))
+    return largest * repeated <= LARGEST_POWER
+
+
+def _bound(exponent: str) -> int:
+    """A number that an exponent of whole numbers does not exceed by much."""
+    numbers = [int(digits) if len(digits) < 7 else LARGEST_POWER + 1 for digits in re.findall(r"\d+", exponent)]
+    size = math.prod(max(1, number) for number in numbers)
+    if "^" not in exponent or not numbers:
+        return size
+    return int(max(numbers) ** size) if size < 64 else LARGEST_POWER + 1
+
+
+def _equivalent(gold: str, given: str) -> bool:
+    """Whether math-verify finds two tidy expressions equal.
+
+    Its own time limits turn every score into zero outside of a main thread. They are off here.
+    """
+    if not _readable(given):
+        return False
+    wanted, (_, verify) = _parsed_gold(gold), _math_verify()
+    try:
+        return bool(verify(wanted, _parsed(given), timeout_seconds=None, allow_set_relation_comp=True))
+    except MemoryError:
+        raise
+    except Exception:  # what sympy cannot handle is not the reference
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _parsed_gold(text: str) -> list[Any]:
+    parsed = _parsed(text)
+    if not parsed:
+        raise ValueError(f"math-verify cannot read the reference answer {text!r}: correct that row")
+    return parsed
+
+
+def _parsed(text: str) -> list[Any]:
+    return _math_verify()[0](f"${text}$")
+
+
+@cache
+def _math_verify() -> tuple[Callable[[str], list[Any]], Callable[..., bool]]:
+    """How math-verify parses and compares. Units are read here; its list of them holds letters such as h and c."""
+    try:
+        from latex2sympy2_extended import NormalizationConfig
+        from math_verify import LatexExtractionConfig, parse, verify
+    except ImportError:
+        raise ValueError("question-answer tasks need the package math-verify: pip install 'fspo[tasks]'") from None
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+    latex = [LatexExtractionConfig(normalization_config=spelling)]  # the other kind would find the 5 in "5 -"
+    return partial(parse, extraction_config=latex, parsing_timeout=None), verify
+
+
+class _TimeOverError(BaseException):
+    """Not an `Exception`, which sympy and math-verify would catch."""
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Limit the processor time in a main thread, as that of a scoring process; the scorer limits it elsewhere."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TimeOverError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS, SECONDS / 4)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -1,6 +1,6 @@
-"""The walls around a program: namespaces, a root of its own, no privileges, limits. Standard library only.
+"""What isolates a program: namespaces, a root of its own, no privileges, limits. Standard library only.
 
-`child` imports this outside the package, in an interpreter of its own.
+`supervisor` imports this outside the package, in an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing typing would add 3 ms to the scoring of every ans
     from typing import TypedDict
 
     class Job(TypedDict):
-        """A program, its inputs, the limits of each run, and the walls around it."""
+        """A program, its inputs, the limits of each run, and how it is isolated."""
 
         code: str
         inputs: list[str]
@@ -163,7 +163,10 @@ def limit(job: Job) -> None:
         (resource.RLIMIT_FSIZE, job["file_mb"] * 2**20, job["file_mb"] * 2**20),
         (resource.RLIMIT_AS, job["memory_mb"] * 2**20, job["memory_mb"] * 2**20),
         (resource.RLIMIT_NPROC, job["processes"] + own, job["processes"] + own),
+        # These count per user, and so would take from the user's other processes.
         (resource.RLIMIT_MSGQUEUE, 0, 0),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_SIGPENDING, 64, 64),
     ):
         highest = resource.getrlimit(name)[1]
         if highest != resource.RLIM_INFINITY:
@@ -174,8 +177,8 @@ def limit(job: Job) -> None:
 def drop_privileges(uid: int | None, executable: str = "") -> None:
     """No capabilities now or later; root becomes the user `uid`.
 
-    If that user cannot start `executable`, the capability to read any file stays: there are no walls that it breaks
-    where the host's files are visible anyway.
+    If that user cannot start `executable`, the capability to read any file stays: this is for programs that see the
+    host's files anyway.
     """
     libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
     libc.prctl(PR_CAP_AMBIENT, 4, 0, 0, 0)

@@ -1,9 +1,9 @@
-"""Supervises untrusted programs. It runs outside the package: it imports only `walls` and the standard library.
+"""Supervises untrusted programs. It runs outside the package: it imports only `isolation` and the standard library.
 
 A job is read as JSON from standard input, and one JSON object per line is written to standard output: `refused` if the
-walls cannot be built, else `started` and then one outcome per input. There are three levels of processes: the script
-that creates the namespaces, its child, which is process 1 of the new process namespace, and the programs, children of
-process 1. When process 1 ends, the kernel kills everything in the namespace.
+program cannot be isolated, else `started` and then one outcome per input. There are three levels of processes: the
+script that creates the namespaces, its child, which is process 1 of the new process namespace, and the programs,
+children of process 1. When process 1 ends, the kernel kills everything in the namespace.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import signal
 import sys
 import time
 
-from . import walls
+from . import isolation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .walls import Job
+    from .isolation import Job
 
 WATCH = 0.05  # seconds between two looks at the memory of a program
 
 
 class RefusedError(Exception):
-    """The walls around a program could not be built."""
+    """A program could not be isolated."""
 
 
 def reply(line: dict[str, object]) -> None:
@@ -67,7 +67,7 @@ def become_program(stdin: int, stdout: int, problem: int, job: Job) -> None:
         os.setsid()
         uid, calls = job["uid"], bytes.fromhex(job["filter"])
         if job["backend"] != "limits":
-            walls.private_folder(job["file_mb"], walls.NOBODY if uid is None else uid)
+            isolation.private_folder(job["file_mb"], isolation.NOBODY if uid is None else uid)
         if uid is not None:
             os.fchown(stdout, uid, uid)  # else the program could not open /dev/stdout
         null = os.open(os.devnull, os.O_WRONLY)
@@ -75,11 +75,11 @@ def become_program(stdin: int, stdout: int, problem: int, job: Job) -> None:
             os.dup2(fd, target, inheritable=target < 3)
         os.closerange(4, 256)
         problem = 3
-        walls.drop_privileges(uid, job["executable"] if job["backend"] == "limits" else "")
-        walls.end_with_parent()
-        walls.limit(job)
+        isolation.drop_privileges(uid, job["executable"] if job["backend"] == "limits" else "")
+        isolation.end_with_parent()
+        isolation.limit(job)
         if calls:
-            walls.filter_calls(calls)
+            isolation.filter_calls(calls)
         os.execve(job["executable"], [job["executable"], "-I", "-c", job["code"]], {})
     except BaseException as error:
         os.write(problem, str(error).encode() or b"?")
@@ -180,7 +180,7 @@ def supervise(job: Job) -> None:
         end = min(time.monotonic() + job["seconds"], last)
         try:
             if job["backend"] == "limits":
-                walls.host_folder(os.path.join(base, str(number)), job["uid"])
+                isolation.host_folder(os.path.join(base, str(number)), job["uid"])
             pid, read = start(text, job)
         except (RefusedError, OSError) as error:
             if number == 0:
@@ -197,14 +197,14 @@ def supervise(job: Job) -> None:
 
 def isolated(job: Job) -> None:
     """Run the job as process 1 of new namespaces."""
-    walls.enter_namespaces(own_user=job["uid"] is None)
+    isolation.enter_namespaces(own_user=job["uid"] is None)
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
         return
     try:
-        walls.harden_supervisor()
-        walls.build_root(job)
+        isolation.harden_supervisor()
+        isolation.build_root(job)
         supervise(job)
     except (RefusedError, OSError) as error:
         reply({"refused": str(error)})
@@ -227,12 +227,12 @@ def main() -> None:
         if job["backend"] == "namespaces":
             isolated(job)
         elif job["backend"] == "bubblewrap":
-            walls.harden_supervisor()
-            walls.fresh_proc(walls.MS_REMOUNT)
+            isolation.harden_supervisor()
+            isolation.fresh_proc(isolation.MS_REMOUNT)
             supervise(job)
         else:
-            walls.harden_supervisor()
-            walls.libc.prctl(walls.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            isolation.harden_supervisor()
+            isolation.libc.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             supervise(job)
     except (RefusedError, OSError) as error:
         reply({"refused": str(error)})
