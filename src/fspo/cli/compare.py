@@ -113,9 +113,7 @@ def _run_missing(plan: Plan, store: Store, folder: Path, workers: int, minutes: 
     shutil.rmtree(work, ignore_errors=True)  # left behind by a command that was killed
     executor = LocalExecutor(workers, work.resolve())
     try:
-        progress = SuiteProgress(console, done, plan.total, workers)
-        run(plan, store, executor, progress, until)
-        console.print(progress.summary())
+        run(plan, store, executor, SuiteProgress(console, done, plan.total, workers), until)
     except CellError as error:
         details = replace_file(folder / "error.txt", f"{error}\n\n{error.trace}")
         raise ValueError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import multiprocessing as mp
 import os
 import shutil
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from fspo.comparisons.store import Store, differences
 from fspo.comparisons.suite import Values, merge
 
 __all__ = [
-    "CellError", "Executor", "JobResult", "LocalExecutor", "Pilot", "SuiteProgress", "commit_of_package",
+    "CellError", "JobResult", "LocalExecutor", "Pilot", "SuiteProgress", "commit_of_package",
     "perform", "ranges", "rerun", "run", "run_cell",
 ]  # fmt: skip
 
@@ -199,18 +200,6 @@ class JobResult:
     trace: str = ""
 
 
-class Executor(Protocol):
-    """Does up to `size` jobs at a time."""
-
-    size: int
-
-    def submit(self, job: Job, warm: WarmStart | None) -> None:
-        """Begin a job; a cell starts from its warm start."""
-
-    def wait(self) -> list[tuple[Job, JobResult]]:
-        """Block until at least one job has ended."""
-
-
 class CellError(ValueError):
     """A job that raised an error: the suite stops, and finished cells are kept."""
 
@@ -219,7 +208,7 @@ class CellError(ValueError):
         self.trace = trace
 
 
-def run(plan: Plan, store: Store, executor: Executor, progress: SuiteProgress, until: float = float("inf")) -> None:
+def run(plan: Plan, store: Store, executor: LocalExecutor, progress: SuiteProgress, until: float = math.inf) -> None:
     """Run the cells that the store lacks; start none once the monotonic clock has passed `until`."""
     running: dict[str, Job] = {}
     warmed: set[str] = set()
@@ -282,6 +271,7 @@ class LocalExecutor:
             connection.send((job, warm, self._work))
 
     def wait(self) -> list[tuple[Job, JobResult]]:
+        """Block until at least one job has ended."""
         result = []
         for connection in wait(list(self._jobs)):
             assert isinstance(connection, Connection)
@@ -358,13 +348,11 @@ def _shielded(environment: dict[str, str]) -> Iterator[None]:
 
 
 class SuiteProgress:
-    """Prints one line per job, with the time left, and adds up the time of the workers."""
+    """Prints one line per job, with the time left."""
 
     def __init__(self, console: Console, done: int, total: int, workers: int) -> None:
         self.console, self.done, self.total, self.workers = console, done, total, workers
-        self.seconds = self.cpu_seconds = self._of_cells = 0.0
-        self._cells = 0
-        self._began = time.monotonic()
+        self._cells, self._seconds = 0, 0.0
 
     def started(self, job: Job) -> None:
         """A warm start may take minutes, and is announced; a cell is shown when it is finished."""
@@ -373,28 +361,20 @@ class SuiteProgress:
 
     def finished(self, job: Job, row: Row | None, seconds: float) -> None:
         """Print the result."""
-        self.seconds += seconds
         if row is None:
             self._print(f"{job}: ready after {seconds:.1f} s")
             return
         self.done += 1
         self._cells += 1
-        self._of_cells += seconds
-        self.cpu_seconds += row["cpu_seconds"]
+        self._seconds += seconds
         result = row["error"] if row["status"] == "failed" else f"{row['start']:.1%} to {row['final']:.1%}"
         self._print(f"{self.done} of {self.total}: {job}: {result} ({seconds:.1f} s), {self._left()}")
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
 
-    def summary(self) -> str:
-        """How busy the workers were."""
-        wall = time.monotonic() - self._began
-        busy = self.seconds / (self.workers * wall)
-        return f"cells took {self.cpu_seconds:.0f} s of CPU, wall {wall:.0f} s, workers busy {busy:.0%}"
-
     def _left(self) -> str:
-        seconds = (self.total - self.done) * self._of_cells / self._cells / self.workers
+        seconds = (self.total - self.done) * self._seconds / self._cells / self.workers
         hours, minutes = divmod(round(seconds / 60), 60)
         return (
             f"{hours} h {minutes} min left" if hours else f"{minutes} min left" if minutes else f"{seconds:.0f} s left"

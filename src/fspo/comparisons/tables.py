@@ -32,8 +32,8 @@ from fspo.text import short, visible
 __all__ = ["details", "notes", "overview", "pairs", "text"]
 
 NONE = "–"
-# Units for a bootstrap interval of 95 %. A resampled mean lies between the smallest and the largest of the n values, and the true
-# mean lies between them in only 1 - 2^(1 - n) of cases.
+# Units for a bootstrap interval of 95 %: the true mean lies between the smallest and the largest of n values, and so
+# between any resampled means, in only 1 - 2^(1 - n) of cases.
 ENOUGH = 5
 ENDPOINT_NAMES = {"gain": "normalised gain, %", "weaker end": "smaller normalised gain of the two end quarters, %"}
 
