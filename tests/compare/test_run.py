@@ -176,7 +176,7 @@ def test_an_error_names_the_cell_and_keeps_its_folder(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "trackio", None)
     plan = Plan(load("smoke"))
     cell = plan.tuning[0]
-    cell.config["log"]["trackio"] = "a project"
+    cell.config["log"] = {"trackio": "a project"}
     with pytest.raises(ValueError, match=r"^tune sort fspo, trial 0, seed 1000: ValueError: .*'trackio'"):
         run(plan, Store(tmp_path / "results.parquet"), InProcess(tmp_path), Log())
     assert (tmp_path / cell.key / "config.yaml").is_file()
