@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fspo
-from fspo.comparisons.views import comparison_page as comparison
+from fspo.comparisons import figures as comparison
 from helpers.htmlpage import check_policy
 from helpers.looks import PHONE, box_of, ground, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fspo import objectives
 from fspo.comparisons.plan import Row
 from fspo.comparisons.statistics import Estimate, RunGroup, SuiteResults, curve, mean_gain
 from fspo.comparisons.suite import Suite
@@ -19,7 +20,7 @@ from fspo.files import replace_file
 from fspo.pages import charts, document, images
 from fspo.pages.charts import Dot, Series
 from fspo.pages.document import Section
-from fspo.pages.plots import COLOURS, Plot, colour_of, grid
+from fspo.pages.plots import COLOURS, Plot, grid
 from fspo.pages.tables import Table
 from fspo.text import percent, short
 
@@ -185,9 +186,15 @@ def _line(results: SuiteResults, method: str, x: Sequence[float] | range, values
 
 
 def _look(results: SuiteResults, method: str) -> tuple[int, bool]:
-    """The colour of a method, and whether it is dashed because another one already has that colour."""
-    place = list(results.suite.methods).index(method)
-    return colour_of(place), place >= COLOURS
+    """The colour of a method, its objective's if no method before it has that, and whether its lines are dashed."""
+    looks: dict[str, tuple[int, bool]] = {}
+    for name, values in results.suite.methods.items():
+        dashed = len(looks) >= COLOURS
+        taken = {colour for colour, other in looks.values() if other == dashed}
+        own: int = getattr(objectives.get_class(values.objective["name"]), "color", 1)
+        free = set(range(1, COLOURS + 1)) - taken
+        looks[name] = own if own in free else min(free, default=own), dashed
+    return looks[method]
 
 
 def _ends(lines: Sequence[Series], form: Callable[[float | None], str]) -> str:

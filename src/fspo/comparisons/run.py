@@ -83,7 +83,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path) -> Row:
         _train(cell.config, warm, folder)
     except FloatingPointError as stop:
         error = str(stop).split(":")[0]  # what follows is advice that names the folder
-    objective = objectives.for_trainer(**config.objective).model_dump(mode="json")
+    objective = objectives.get(**config.objective).model_dump(mode="json")
     return {
         **cell.labels,
         "schema": SCHEMA_VERSION,
