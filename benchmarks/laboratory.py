@@ -162,9 +162,7 @@ def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
     grid = torch.arange(0, 2001, 10).double().clamp(min=1)
     edges = []
     for name, colour in shown:
-        band = fspo.objectives.get(name, **PARAMETERS.get(name, {})).band(
-            grid, Totals.of_moments(-(SIGMA**2) / 2, SIGMA)
-        )
+        band = fspo.objectives.get(name, **PARAMETERS.get(name, {})).band(grid, Totals(1, 1, -(SIGMA**2) / 2))
         assert band is not None
         for k, edge in enumerate((band.centre - band.below, band.centre + band.above)):
             y = torch.as_tensor(edge).expand_as(grid).tolist()

@@ -46,17 +46,17 @@ def off_policy(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_sums_by_length_are_those_of_the_records(folder: Path) -> None:
-    found, rows = outcome(folder), off_policy(folder)
-    assert found["lengths"] == sorted({r["length"] for r in rows})
-    for k, length in enumerate(found["lengths"]):
+    measured, rows = outcome(folder), off_policy(folder)
+    assert measured["lengths"] == sorted({r["length"] for r in rows})
+    for k, length in enumerate(measured["lengths"]):
         own = [r for r in rows if r["length"] == length]
         clippable = [r for r in own if r["advantage"] != 0]
-        assert found["count"][k] == len(clippable)
-        assert found["accepted"][k] == pytest.approx(sum(min(1, max(0, r["accepted"])) for r in clippable))
-        assert found["all_count"][k] == len(own)
-        assert found["total"][k] == pytest.approx(sum(r["log_ratio"] for r in own), abs=1e-12)
-        assert found["square"][k] == pytest.approx(sum(r["log_ratio"] ** 2 for r in own))
-    assert 0 < sum(found["accepted"]) < sum(found["count"]) < sum(found["all_count"])
+        assert measured["count"][k] == len(clippable)
+        assert measured["accepted"][k] == pytest.approx(sum(min(1, max(0, r["accepted"])) for r in clippable))
+        assert measured["all_count"][k] == len(own)
+        assert measured["total"][k] == pytest.approx(sum(r["log_ratio"] for r in own), abs=1e-12)
+        assert measured["square"][k] == pytest.approx(sum(r["log_ratio"] ** 2 for r in own))
+    assert 0 < sum(measured["accepted"]) < sum(measured["count"]) < sum(measured["all_count"])
 
 
 def test_cosines(folder: Path) -> None:
@@ -94,11 +94,11 @@ def evaluations(*accuracy: float) -> list[runs.Evaluated]:
 
 
 def test_summaries_of_the_evaluations() -> None:
-    found = _accuracy(evaluations(0.2, 0.6, 0.5, 0.4), failed=False)
-    assert (found["start"], found["final"], found["peak"], found["worst"]) == (0.2, 0.4, 0.6, 0.2)
-    assert found["score"] == pytest.approx(0.45)
-    assert found["auc"] == pytest.approx((0.4 + 0.55 + 0.45) / 3)
-    assert not found["collapsed"]
+    measured = _accuracy(evaluations(0.2, 0.6, 0.5, 0.4), failed=False)
+    assert (measured["start"], measured["final"], measured["peak"], measured["worst"]) == (0.2, 0.4, 0.6, 0.2)
+    assert measured["score"] == pytest.approx(0.45)
+    assert measured["auc"] == pytest.approx((0.4 + 0.55 + 0.45) / 3)
+    assert not measured["collapsed"]
     assert _accuracy(evaluations(0.2, 0.6, 0.29, 0.5), failed=False)["collapsed"]
     assert not _accuracy(evaluations(0.1, 0.6), failed=False)["collapsed"]  # what comes before the peak does not count
     assert _accuracy(evaluations(0.5), failed=True)["collapsed"]
@@ -108,8 +108,8 @@ def test_summaries_of_the_evaluations() -> None:
 def test_spikes_drift_and_curves() -> None:
     norms = [1.0] * 20 + [3.1, 1.0, 2.9, 3.2] + [1.0] * 76
     metrics = [runs.Metrics(step=i + 1, length=float(i), skipped=2, grad_norm=n) for i, n in enumerate(norms)]
-    found = _health([runs.Metrics(step=0, length=50.0, skipped=0), *metrics])  # a step without an update
-    assert (found["spikes"], found["skipped"]) == (2, 2)
+    measured = _health([runs.Metrics(step=0, length=50.0, skipped=0), *metrics])  # a step without an update
+    assert (measured["spikes"], measured["skipped"]) == (2, 2)
     assert _health(metrics)["length_first"] == pytest.approx(4.5)
     assert _health(metrics)["length_last"] == pytest.approx(94.5)
     early = [m.model_copy(update={"grad_norm": 9.0 if m.step == 5 else 1.0}) for m in metrics]

@@ -40,16 +40,11 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 
 
 @pytest.mark.slow
-def test_a_suite_leaves_results_a_table_and_a_page(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_suite_shows_its_progress_from_the_start(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = smoke
-    rows = read(folder / "results.parquet")
-    plan = Plan(load("smoke"))
-    assert len(rows) == plan.total == CELLS
-    assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
-    assert {path.name for path in folder.iterdir()} == {"results.parquet", "table.md", "report.html"}
-    assert (folder / "table.md").read_text().strip() in done.stdout
-    assert f"{CELLS} of {CELLS}: test sort" in done.stdout
+    assert len(read(folder)) == Plan(load("smoke")).total == CELLS
     assert done.stdout.index(f"smoke: 0 of {CELLS} cells are done") < done.stdout.index("being made")
+    assert f"{CELLS} of {CELLS}: test sort" in done.stdout
     assert "Loading weights" not in done.stderr
 
 
@@ -150,20 +145,27 @@ class InProcess(LocalExecutor):
         return [(job, perform(job, warm, self.work))]
 
 
-def test_all_cells_run_and_a_finished_suite_is_only_written_again(tmp_path: Path) -> None:
-    log, plan = Log(), Plan(load("smoke"))
-    run(plan, Store(tmp_path / "results.parquet"), InProcess(tmp_path / "work"), log)
-    before = read(tmp_path / "results.parquet")
-    assert [row["key"] for row in before] == [cell.key for cell in plan.cells(before)]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the suite `smoke`, run in this process."""
+    folder, log, plan = tmp_path_factory.mktemp("finished"), Log(), Plan(load("smoke"))
+    run(plan, Store(folder / "results.parquet"), InProcess(folder / "work"), log)
+    rows = read(folder / "results.parquet")
+    assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
     after_warm_start = log.events[2:]
-    assert after_warm_start == [f"{event} {row['key']}" for row in before for event in ("start", "end")]
-    (tmp_path / "work").rmdir()
-    done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(tmp_path)])
+    assert after_warm_start == [f"{event} {row['key']}" for row in rows for event in ("start", "end")]
+    (folder / "work").rmdir()
+    return folder
+
+
+def test_a_finished_suite_is_only_written_again(finished: Path) -> None:
+    before = read(finished)
+    done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(finished)])
     assert done.exit_code == 0
     assert "cells are done" not in done.output
-    assert {path.name for path in tmp_path.iterdir()} == {"results.parquet", "table.md", "report.html"}
-    assert (tmp_path / "table.md").read_text().strip() in done.output
-    assert read(tmp_path / "results.parquet") == before
+    assert {path.name for path in finished.iterdir()} == {"results.parquet", "table.md", "report.html"}
+    assert (finished / "table.md").read_text().strip() in done.output
+    assert read(finished) == before
 
 
 def test_no_cell_starts_after_the_time_is_up(tmp_path: Path) -> None:
@@ -204,14 +206,14 @@ def test_workers_have_one_thread_and_end(tmp_path: Path) -> None:
     assert not worker.is_running()
 
 
-def test_questions_to_finished_results(smoke: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_questions_to_finished_results(finished: Path, tmp_path: Path) -> None:
     def asked(*options: str) -> str:
-        done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(smoke[0]), *options])
+        done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(finished), *options])
         assert done.exit_code == 0, done.exception
         return done.output
 
     assert "### fspo and gspo" in asked("--pairs", "fspo, gspo")
-    said = asked("--against", str(smoke[0]))
+    said = asked("--against", str(finished))
     assert f"cells in both: {CELLS}" in said
     assert f"the same in every outcome column, to the last digit: {CELLS}" in said
     assert "inside the other's intervals: 2 of 2" in said

@@ -73,7 +73,7 @@ def test_one_warm_start_per_task() -> None:
     assert Plan(suite(base={"steps": 4, "warmup": None})).warm == {}
 
 
-def test_seeds_are_dealt_to_the_warm_starts() -> None:
+def test_seeds_take_turns_with_the_warm_starts() -> None:
     plan = Plan(suite(warm_starts=3, seeds=7, tuning={"seeds": 2}))
     assert len(plan.warm) == 2 * 3
     numbers = {key: warm.config["seed"] for key, warm in plan.warm.items()}
@@ -174,8 +174,6 @@ def test_a_key_stays_while_its_run_stays() -> None:
     )  # fmt: skip
     after = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
     assert before.items() < after.items()
-    longer = Plan(suite(base={"steps": 5, "warmup": {"solved": 0.1}}))
-    assert not set(before.values()) & {c.key for c in longer.tuning + longer.test}
 
 
 def test_the_best_mean_on_validation_is_chosen_the_first_of_equals() -> None:
@@ -194,26 +192,20 @@ def test_what_starts_first() -> None:
     sort = next(warm for warm in plan.warm.values() if warm.task == "sort")
     add = next(warm for warm in plan.warm.values() if warm.task == "add")
     now = plan.ready([], [add.key], [sort.key])
-    assert [str(job) for job in now[:3]] == [
-        "tune sort near fspo, trial 0, seed 1000", "tune sort near fspo, trial 1, seed 1000",
-        "tune sort near gspo, trial 0, seed 1000",
-    ]  # fmt: skip
+    assert str(now[0]) == "tune sort near fspo, trial 0, seed 1000"
     assert {job.task for job in now} == {"sort"}
     near = [row(c) for c in plan.tuning if c.setting == "near"]
     tuned = [job for job in plan.ready(near, [], [sort.key, add.key]) if isinstance(job, Cell)]
     assert [(job.setting, job.phase) for job in tuned[:19]] == [("near", "test")] * 18 + [("stale", "tune")]
-    last = [job for job in plan.ready([row(c) for c in plan.tuning], [], [sort.key, add.key]) if isinstance(job, Cell)]
-    assert [(job.setting, job.seed) for job in last] == [(s, k) for s in ("near", "stale") for k in range(3)
-                                                         for _ in range(6)]  # fmt: skip
 
 
 def test_rows_take_the_labels_of_the_suite_as_it_is_now() -> None:
     plan, renamed = Plan(suite()), Plan(suite(settings={"close": {}, "stale": {"rollout": {"staleness": 2}}}))
     rows = [row(c) | c.labels for c in plan.tuning] + [{"key": "old", "score": 0.0, "status": "finished"}]
-    found = renamed.finished(rows)
-    assert len(found) == len(plan.tuning)
-    assert {r["setting"] for r in found} == {"close", "stale"}
-    assert {r["suite"] for r in found} == {"small"}
+    relabelled = renamed.finished(rows)
+    assert len(relabelled) == len(plan.tuning)
+    assert {r["setting"] for r in relabelled} == {"close", "stale"}
+    assert {r["suite"] for r in relabelled} == {"small"}
 
 
 @settings(max_examples=30)
@@ -279,16 +271,6 @@ def test_suites_of_the_package_and_of_files(tmp_path: Path) -> None:
     assert {c.key for c in Plan(mine).test} == {c.key for c in Plan(load("smoke")).test}
     with pytest.raises(ValueError, match=r"no suite 'smok'.*did you mean 'smoke'"):
         load("smok")
-
-
-def test_an_objective_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from fspo.objectives import FSPO\n\n\nclass Wider(FSPO):\n    name = 'wider'\n    c_low: float = 0.5\n"
-    (tmp_path / "own_objectives.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plan = Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Wider"}}}, reference="own"))
-    assert plan.test[0].config["objective"] == {"name": "own_objectives:Wider"}
-    with pytest.raises(ValueError, match="'own_objectives:Narrower' cannot be loaded"):
-        Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Narrower"}}}, reference="own"))
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fspo import objectives
 from fspo.comparisons.plan import Row
@@ -27,7 +27,6 @@ from fspo.text import percent, short
 __all__ = ["FigureSection", "figure_sections", "plots", "render", "write", "write_images"]
 
 SIZE: dict[str, Any] = {"width": 540, "height": 340}
-Estimates = Sequence[Estimate | None]
 
 
 def write(rows: Sequence[Row], suite: Suite, path: str | Path) -> Path:
@@ -69,8 +68,7 @@ def write_images(rows: Sequence[Row], suite: Suite, *, svg: Path | None = None, 
     return written
 
 
-@dataclass(frozen=True)
-class FigureSection:
+class FigureSection(NamedTuple):
     """A section of the page and its figures."""
 
     id: str
@@ -108,8 +106,8 @@ def figure_sections(results: SuiteResults) -> list[FigureSection]:
 def _summary(results: SuiteResults) -> FigureSection:
     endpoint = results.suite.endpoint
     drawn = []
-    for (kind, part), (setting, name) in itertools.product(results.parts.items(), results.setting_names.items()):
-        where = f" – {name}" * (len(results.suite.settings) > 1) + f" – {kind}tasks" * bool(kind)
+    for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
+        where = f" – {setting}" * (len(results.suite.settings) > 1) + f" – {kind}tasks" * bool(kind)
         means = {method: mean_gain(results.of(method, setting, part), endpoint) for method in results.methods}
         measure = ENDPOINT_NAMES[endpoint].removesuffix(", %")
         drawn.append(_dots(results, f"{measure[0].upper()}{measure[1:]}, mean over tasks{where}", means, "gain"))
@@ -171,7 +169,7 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
     return Plot(title, svg)
 
 
-def _line(results: SuiteResults, method: str, x: Sequence[float] | range, values: Estimates) -> Series:
+def _line(results: SuiteResults, method: str, x: Sequence[float] | range, values: Sequence[Estimate | None]) -> Series:
     """A line in the colour of its method, with its interval."""
     colour, dashed = _look(results, method)
     return Series(

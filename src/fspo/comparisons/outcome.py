@@ -36,7 +36,10 @@ def outcome(folder: Path, *, failed: bool = False) -> Row:
         "gains": _gains(run.evaluations),
         "features": json.dumps(_features(run.evaluations)),
         **_sums(responses),
-        **_cosine(run.cosine),
+        "cosine_steps": [line.step for line in run.cosine],
+        "cosine": [line.measured for line in run.cosine],
+        "cosine_bound": [line.bound_tight for line in run.cosine],
+        "cosine_bound_full": [line.bound for line in run.cosine],
     }
 
 
@@ -132,13 +135,4 @@ def _sums(responses: pl.DataFrame) -> Row:
     )
     return {"lengths": table["length"].to_list()} | {
         name: table[name].to_list() for name in ("count", "accepted", "all_count", "total", "square")
-    }
-
-
-def _cosine(measured: Sequence[runs.Cosine]) -> Row:
-    return {
-        "cosine_steps": [line.step for line in measured],
-        "cosine": [line.measured for line in measured],
-        "cosine_bound": [line.bound_tight for line in measured],
-        "cosine_bound_full": [line.bound for line in measured],
     }

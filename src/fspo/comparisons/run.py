@@ -344,9 +344,6 @@ def _shielded(environment: dict[str, str]) -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
-
-
 class SuiteProgress:
     """Prints one line per job, with the time left."""
 

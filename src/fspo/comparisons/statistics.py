@@ -416,11 +416,6 @@ class SuiteResults:
         return dict(zip(places, _distinct([task if one else f"{task}, {s}" for task, s in places]), strict=True))
 
     @cached_property
-    def setting_names(self) -> dict[str, str]:
-        """The name of each setting; no two give the same file name."""
-        return dict(zip(self.settings, _distinct(self.settings), strict=True))
-
-    @cached_property
     def parts(self) -> dict[str, list[str]]:
         """The tasks that have runs, by the word that describes them: choosing, confirming, and crossed apart."""
         if not self.suite.confirm and not self.suite.crossed:
