@@ -3,11 +3,14 @@
     python benchmarks/growth.py rollouts [--sizes 64 128 ... 2048]      a step, answers of up to 128 tokens
     python benchmarks/growth.py lengths [--sizes 128 256 ... 4096]      a step of 16 answers that all have this length
     python benchmarks/growth.py sampling [--sizes 128 512 2048]         sampling alone, 128 answers of this length
+    python benchmarks/growth.py cell                                    a cell of `fspo compare` over `fspo train`
 
 The first two are whole steps of the tiny 4x128 model, with every row computed; `sampling` is the tiny 2x64 model. Each
 size has its own process, and the processes take turns; the first turn is not counted. The exponent is the least-squares
 slope of log time over log size. Peak memory is the high-water mark of a process, also shown minus the memory held once
-the model was loaded. With --output FILE the table is also written as JSON.
+the model was loaded. With --output FILE the table is also written as JSON. `cell` runs a
+cell and the same run alone in turn, in one process with one thread; the driver's work per row (`store.add`,
+`plan.ready`) is timed on a store of 430 rows.
 """
 
 from __future__ import annotations
@@ -19,18 +22,15 @@ import multiprocessing
 import random
 import resource
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fspo import runtime
-
-runtime.prepare()
-
-from forced import ForcedLanes  # noqa: E402
-from steps import Chance, Ours, settings  # noqa: E402
+from workloads import COUNT, Chance, ForcedLanes, Ours, settings
 
 SIZES = {
     "rollouts": [64, 128, 256, 512, 1024, 2048],
@@ -41,8 +41,7 @@ GROUP = 8
 
 
 def step(what: str, size: int, budget: int, threads: int) -> Callable[[], dict[str, float]]:
-    count: dict[str, Any] = {"name": "count", "n_min": 4, "n_max": 40}
-    task, rows, limit = (count, size, 128) if what == "rollouts" else (Chance(), 16, size)
+    task, rows, limit = (COUNT, size, 128) if what == "rollouts" else (Chance(), 16, size)
     side = Ours(settings("tiny:4x128", task, rows // GROUP, GROUP, limit, token_budget=budget, all_rows=True), threads)
     if what == "lengths":
         ForcedLanes().lengths = [size] * rows
@@ -85,15 +84,58 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
 
 
+def cell_overhead(repeats: int) -> None:
+    """A cell of `fspo compare` against the same `fspo train` alone, and the driver's work per row."""
+    from fspo.comparisons.plan import Plan, train_config
+    from fspo.comparisons.run import make_start, run_cell
+    from fspo.comparisons.store import Store
+    from fspo.comparisons.suite import load
+    from fspo.runtime import quiet
+    from fspo.training.loop import train
+
+    quiet()
+    print("the warm start of the suite quick, made if it is not in the cache", flush=True)
+    plan = Plan(load("quick"))
+    cell = next(c for c in plan.test if c.method == "fspo")
+    assert cell.warm is not None
+    warm = plan.warm[cell.warm]
+    start = make_start(warm)
+    config = train_config(cell.config)
+    alone_config = config.model_copy(update={"warmup": None, "model": config.model.model_copy(update={"path": start})})
+    alone, inside, driver = [], [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for i in range(repeats):
+            began = time.perf_counter()
+            train(alone_config, folder / f"run-{i}")
+            alone.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            row = run_cell(cell, warm, folder / "work")
+            inside.append(time.perf_counter() - began)
+            print(f"repeat {i + 1}: alone {alone[-1]:.2f} s, as a cell {inside[-1]:.2f} s", flush=True)
+        store = Store(folder / "results.parquet")
+        store.put_first([row | {"key": str(i), "suite": "quick"} for i in range(430)])
+        for _ in range(repeats):
+            began = time.perf_counter()
+            store.add(row | {"suite": "quick"})
+            plan.ready(store.rows, (), plan.warm)
+            driver.append(time.perf_counter() - began)
+    a, b, c = (statistics.median(values) for values in (alone, inside, driver))
+    print(f"fspo train alone {a:.2f} s, as a cell {b:.2f} s ({b / a - 1:+.1%}), driver {c:.3f} s/cell ({c / a:.1%})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=list(SIZES))
+    parser.add_argument("what", choices=[*SIZES, "cell"])
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--budget", type=int, default=4096, help="tokens per micro-batch")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    if args.what == "cell":
+        cell_overhead(args.repeats)
+        return
     sizes: list[int] = args.sizes or SIZES[args.what]
     spawn = multiprocessing.get_context("spawn")
     pipes: dict[int, Connection] = {}
@@ -104,18 +146,19 @@ def main() -> None:
         workers.append(spawn.Process(target=worker, args=values, daemon=True))
         workers[-1].start()
         other.close()
-    found: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    turns: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for repeat in range(args.repeats + 1):
         for size, pipe in pipes.items():
             pipe.send("go")
             result = pipe.recv()
+            print(f"turn {repeat} of {args.repeats}: {size}: {result['seconds']:.2f} s", file=sys.stderr, flush=True)
             if repeat:
-                found[size].append(result)
+                turns[size].append(result)
     for process in workers:
         process.join()
     print("     size   tokens   seconds   of it rollout     CPU s  us/token   peak MB  above the loaded model")
     table: list[dict[str, float]] = []
-    for size, results in found.items():
+    for size, results in turns.items():
         row = {key: statistics.median(r[key] for r in results) for key in ("tokens", "seconds", "rollout", "cpu")}
         table.append({"size": size, **row, "peak": results[-1]["peak"], "extra": results[-1]["extra"]})
         print(

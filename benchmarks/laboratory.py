@@ -1,26 +1,31 @@
-"""The laboratory's figures and tables: what each objective optimises, and where its distortion is negligible.
+"""Figures and tables of the docs without a model: clip rates by length, and what each objective optimises.
 
     python benchmarks/laboratory.py --figures docs/images
 
-Prompts of equal weight whose lengths are spread evenly in log. The shorter half wants more ones than the longer half,
-with one shared parameter. Every rule has the band that clips the same share of the responses of a rollout.
+- Clip rates: what the objectives remove of simulated token log-ratios, independent Gaussians with sigma = 0.02 and the
+  drift of an importance ratio, -sigma^2 / 2. A response counts as clipped if its gradient is removed for either sign of
+  the advantage; for objectives that clip tokens or change weights softly, the share of the gradient is counted.
+- The laboratory: prompts of equal weight whose lengths are spread evenly in log. The shorter half wants more ones than
+  the longer half, with one shared parameter. Every rule has the band that clips the same share of a rollout.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import fspo
 from fspo import laboratory
 from fspo.laboratory import Kind, Problem, Regime
-from fspo.objectives import Objective
+from fspo.objectives import Objective, Totals
 from fspo.pages import charts, images
 from fspo.pages.document import Plot
 
@@ -75,11 +80,11 @@ def weights_by_length() -> tuple[Problem, dict[str, np.ndarray]]:
     """The effective weight of each length, at the true optimum of prompts of 8 to 32,768 tokens."""
     problem = problem_of(4096, kinds=7)
     theta = problem.optimum()
-    found = {}
+    by_rule = {}
     for name, rule in RULES.items():
         banded = laboratory.at_clip_rate(problem, rule, theta, REGIME, RATE)
-        found[name] = laboratory.effective_weights(problem, banded, theta, REGIME)
-    return problem, found
+        by_rule[name] = laboratory.effective_weights(problem, banded, theta, REGIME)
+    return problem, by_rule
 
 
 def figures(problem: Problem, weights: dict[str, np.ndarray], lost: dict[str, list[float]]) -> list[Plot]:
@@ -105,11 +110,94 @@ def figures(problem: Problem, weights: dict[str, np.ndarray], lost: dict[str, li
     return [Plot("laboratory distortion", distortion), Plot("laboratory negligible", negligible)]
 
 
+# --- clip rates by length ---------------------------------------------------------------------------------------------
+
+SIGMA = 0.02
+CLIP_LENGTHS = (8, 32, 128, 512, 2048, 8192, 32768)
+TOKENS_AT_ONCE = 2**21
+
+
+def rates(names: list[str], responses: int, seed: int = 0) -> dict[str, list[float]]:
+    """The share of the gradient that is removed for either sign of the advantage, by method and length."""
+    table: dict[str, list[float]] = {name: [] for name in names}
+    objectives = {name: fspo.objectives.get(name, **PARAMETERS.get(name, {})) for name in names}
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(100):  # the adaptive band learns from log-ratios of responses of all lengths
+        L = torch.tensor(CLIP_LENGTHS)[torch.randint(len(CLIP_LENGTHS), (512,), generator=generator)].double()
+        noise = torch.randn(512, generator=generator, dtype=torch.float64)
+        objectives["fspo_adaptive"].observe(SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L)
+    for length in CLIP_LENGTHS:
+        print(f"  {length:,} tokens", file=sys.stderr, flush=True)
+        rows = min(responses, max(1, TOKENS_AT_ONCE // length))
+        lost = dict.fromkeys(names, 0.0)
+        for _ in range(responses // rows):
+            logprobs = SIGMA * torch.randn(rows, length, generator=generator) - SIGMA**2 / 2
+            old, mask = torch.zeros_like(logprobs), torch.ones_like(logprobs, dtype=torch.bool)
+            for name, objective in objectives.items():
+                taken = sum(1 - objective(logprobs, old, torch.full((rows,), s), mask).accepted for s in (1.0, -1.0))
+                lost[name] += float(torch.as_tensor(taken).clamp(max=1).sum())
+        for name in names:
+            table[name].append(lost[name] / (responses // rows * rows))
+    return table
+
+
+# The drift is given: estimated from a batch of one long response it would be the mean of that response.
+PARAMETERS: dict[str, dict] = {
+    "fspo": {"drift": -(SIGMA**2) / 2, "c_low": 0.03, "c_high": 0.03},
+}
+
+
+def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
+    """Two figures: the clip rate by length, and what it comes from, the log-ratios with the band of each method."""
+    shown = [(name, fspo.objectives.get_class(name).color) for name in fspo.objectives.LENGTH_LAWS]
+    lines = [charts.Series(LABELS[name], CLIP_LENGTHS, table[name], colour=colour, dots=True) for name, colour in shown]
+    rates = charts.line(
+        "Clip rate by answer length", f"Simulated log-ratios with sigma = {SIGMA}: "
+        "the fixed range clips long answers, GSPO's range on S / L short ones, and FSPO's band all lengths alike.",
+        lines, "tokens of an answer", "clip rate", top=1.0, percent_axis=True, log_x=True, width=720, height=300,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    L = torch.randint(1, 2001, (600,), generator=generator).double()
+    S = SIGMA * L.sqrt() * torch.randn(600, generator=generator, dtype=torch.float64) - SIGMA**2 / 2 * L
+    grid = torch.arange(0, 2001, 10).double().clamp(min=1)
+    edges = []
+    for name, colour in shown:
+        band = fspo.objectives.get(name, **PARAMETERS.get(name, {})).band(grid, Totals(1, 1, -(SIGMA**2) / 2))
+        assert band is not None
+        for k, edge in enumerate((band.centre - band.below, band.centre + band.above)):
+            y = torch.as_tensor(edge).expand_as(grid).tolist()
+            edges.append(charts.Series("" if k else LABELS[name], grid.tolist(), y, colour=colour))
+    spread = charts.scatter(
+        "Log-ratio S by answer length", "Each dot is an answer. Its log-ratio S is a sum of L small terms, so that its "
+        "spread grows like sqrt(L). An answer outside a method's two lines is clipped.",
+        [charts.Points("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
+        "log-ratio S",
+    )  # fmt: skip
+    return [Plot("clip by length", rates), Plot("bands", spread)]
+
+
+LABELS = {"fspo": "FSPO: mu L ± c sqrt(L)", "gspo": "GSPO: a range on S / L", "rloo": "fixed range on exp(S)"}
+
+
+def clip_rates(responses: int) -> dict[str, list[float]]:
+    """Print the table of clip rates."""
+    print(f"clip rate by response length: {responses:,} responses per length, sigma = {SIGMA}\n", flush=True)
+    table = rates(fspo.objectives.names(), responses)
+    print(f"{'':>17}" + "".join(f"{L:>8,}" for L in CLIP_LENGTHS) + "   flatness")
+    for name, row in table.items():
+        print(f"{name:>17}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{max(row) - min(row):>11.3f}")
+    print("\nfspo_adaptive is shown after 100 updates of 512 responses; its wanted clip rate is 0.1\n")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figures", type=Path, help="write the figures into this folder")
-    folder = parser.parse_args().figures
+    parser.add_argument("--responses", type=int, default=1024, help="responses per length, for the clip rates")
+    arguments = parser.parse_args()
+    folder = arguments.figures
     start = time.perf_counter()
+    drawn = clip_figures(clip_rates(arguments.responses))
 
     problem, weights = weights_by_length()
     print(f"Effective weight by length, {REGIME.updates} updates, clip rate {RATE:.0%}\n")
@@ -140,13 +228,13 @@ def main() -> None:
             cells = []
             for graded, deviation in CASES:
                 regime = replace(REGIME, deviation=deviation)
-                found = points_lost(problem_of(SPREAD, graded, conflict=conflict), rule, regime)
-                cells.append(f"{found.bias:.2f} + {found.noise / 1000:.3f}")
+                lost_by = points_lost(problem_of(SPREAD, graded, conflict=conflict), rule, regime)
+                cells.append(f"{lost_by.bias:.2f} + {lost_by.noise / 1000:.3f}")
             rows.append((name, cells))
         table("rule", [f"{'graded' if graded else '0 or 1'}{', deviation' * d}" for graded, d in CASES], rows)
 
     if folder:
-        for path in images.write_svg(figures(problem, weights, lost), folder):
+        for path in images.write_svg(drawn + figures(problem, weights, lost), folder):
             print(f"figure: {path}")
     print(f"{time.perf_counter() - start:.0f} s")
 

@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="measured steps of a repeat")
     parser.add_argument("--all-rows", action="store_true", help="also compute answers without a gradient")
     arguments = parser.parse_args()
+    print("the warm start, made if it is not in the cache", flush=True)
     model = made(arguments.model)
     speeds: dict[str, list[float]] = {name: [] for name in LAYOUTS}
     starts: dict[str, list[float]] = {name: [] for name in LAYOUTS}
@@ -76,9 +77,10 @@ def main() -> None:
                 speed, ready = measured(model, layout, arguments, Path(scratch) / f"{repeat}-{k}")
                 speeds[name].append(speed)
                 starts[name].append(ready)
+                print(f"repeat {repeat + 1}: {name}: {speed:,.0f} tokens/s", file=sys.stderr, flush=True)
     two, *others = LAYOUTS
-    for name, found in speeds.items():
-        print(f"{name}: {statistics.median(found):,.0f} tokens/s (" + ", ".join(f"{v:,.0f}" for v in found) + ")")
+    for name, each in speeds.items():
+        print(f"{name}: {statistics.median(each):,.0f} tokens/s (" + ", ".join(f"{v:,.0f}" for v in each) + ")")
         print(f"  ready after {statistics.median(starts[name]):.1f} s")
     for name in others:
         ratios = [a / b for a, b in zip(speeds[two], speeds[name], strict=True)]

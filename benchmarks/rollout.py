@@ -1,6 +1,6 @@
-"""Rollout alone: fspo against `model.generate`, and against vLLM where it is installed.
+"""Rollout alone: fspo against `model.generate` of transformers.
 
-    python benchmarks/rollout.py [--case tiny|smol|long] [--smol FOLDER] [--repeats 5] [--threads 2] [--vllm]
+    python benchmarks/rollout.py [--case tiny|smol|long] [--smol FOLDER] [--repeats 5] [--threads 2]
 
 All samplers draw the same number of tokens: every completion ends at a given length and nowhere else, so that none
 gains by stopping early. That is the limit, or in the long case log-uniform from 16 to 2,048 tokens, the same list for
@@ -12,16 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 from fspo import runtime
 
@@ -29,10 +24,19 @@ runtime.prepare()
 
 import torch  # noqa: E402
 
-from forced import ForcedLanes, force_hugging_face  # noqa: E402
-from fspo.model.loading import Policy, load, save, set_threads  # noqa: E402
+from fspo.model.loading import Policy, load, set_threads  # noqa: E402
 from fspo.rollout.generate import generate  # noqa: E402
-from workloads import LONG, SMOL, TINY, Workload, lengths, policies, prompts  # noqa: E402
+from workloads import (  # noqa: E402
+    LONG,
+    SMOL,
+    TINY,
+    ForcedLanes,
+    Workload,
+    force_hugging_face,
+    lengths,
+    policies,
+    prompts,
+)
 
 
 def ours(work: Workload, policy: Policy) -> Callable[[int], int]:
@@ -70,46 +74,6 @@ def hugging_face(work: Workload, policy: Policy) -> Callable[[int], int]:
     return run
 
 
-class Vllm:
-    """vLLM in its own process, which is idle while the other samplers run."""
-
-    MODES: ClassVar[dict[str, dict[str, str]]] = {
-        "vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-        # vLLM's default, three processes and pinned threads, but with all cores for computation.
-        "vllm, pinned": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"},
-    }
-
-    def __init__(self, mode: str, work: Workload, policy: Policy, threads: int) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        save(policy, self.folder.name)
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("vllm_server.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "VLLM_HOST_IP": "127.0.0.1", **self.MODES[mode]},
-        )
-        self.work = work
-        positions = work.prompt[1] + work.limit
-        self._say(json.dumps({"folder": self.folder.name, "prompts": prompts(work, policy), "positions": positions}))
-
-    def __call__(self, seed: int) -> int:
-        self._say(json.dumps(lengths(self.work, seed)))
-        assert self.process.stdout is not None
-        return int(self.process.stdout.readline().split()[0])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-        self.folder.cleanup()
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        print(line, file=self.process.stdin, flush=True)
-
-
 def chosen(case: str, smol: str | None) -> tuple[Workload, Policy]:
     if case == "long":
         return LONG, load("tiny:2x64")
@@ -123,15 +87,13 @@ def main() -> None:
     parser.add_argument("--smol", help="folder of SmolLM2-135M in safetensors")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.case == "smol" and not args.smol:
         parser.error("--case smol needs --smol FOLDER")
     work, policy = chosen(args.case, args.smol)
     set_threads(policy, args.threads)
-    servers = {mode: Vllm(mode, work, policy, args.threads) for mode in Vllm.MODES if args.vllm}
-    runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy), **servers}
+    runs = {"fspo": ours(work, policy), "model.generate": hugging_face(work, policy)}
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(args.repeats + 1):
         for name, run in runs.items():
@@ -151,8 +113,6 @@ def main() -> None:
     print(f"{work.name}: peak memory {peak:.0f} MB")
     if args.output is not None:
         args.output.write_text(json.dumps({"case": args.case, "peak_mb": peak, "samplers": summary}, indent=1))
-    for server in servers.values():
-        server.close()
 
 
 if __name__ == "__main__":

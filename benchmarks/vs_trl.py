@@ -28,19 +28,140 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fspo import runtime
+from workloads import COUNT, Chance, ForcedLanes, Ours, Sums, force_hugging_face, log_uniform, settings
 
-runtime.prepare()
+TASKS: dict[str, Any] = {"count": COUNT, "sums": Sums(), "chance": Chance()}
 
-from side import COUNT, Piece  # noqa: E402
+
+@dataclass(frozen=True)
+class Piece:
+    """Some steps of one side."""
+
+    engine: str  # fspo or trl
+    folder: str
+    task: str
+    prompts: int
+    group: int
+    limit: int
+    steps: int
+    threads: int
+    budget: int
+    all_rows: bool
+    forced: tuple[int, int] | None = None  # shortest and longest answer, log-uniform
+    repeat: int = 0
+
+    def lengths(self, step: int) -> list[int]:
+        """Of a step's answers; the warm-up is short."""
+        assert self.forced is not None
+        rows = self.prompts * self.group
+        return [16] * rows if step == 0 else log_uniform(rows, *self.forced, seed=1000 * self.repeat + step)
+
+
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def ours(piece: Piece) -> list[dict[str, float]]:
+    changes: dict[str, Any] = {"token_budget": piece.budget, "all_rows": piece.all_rows}
+    config = settings(piece.folder, TASKS[piece.task], piece.prompts, piece.group, piece.limit, **changes)
+    side = Ours(config, piece.threads)
+    forced = ForcedLanes() if piece.forced else None
+    measured = []
+    for step in range(piece.steps + 1):
+        if forced is not None:
+            forced.lengths = piece.lengths(step)
+        measured.append(side.step())
+    return measured
+
+
+def trl(piece: Piece) -> list[dict[str, float]]:
+    import torch
+    from datasets import Dataset
+    from transformers import GenerationMixin, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from fspo import tasks
+
+    task, rows = tasks.get(TASKS[piece.task]), piece.prompts * piece.group
+    examples = [task.example("train", i) for i in range(piece.prompts * (piece.steps + 1))]
+    chat = (Path(piece.folder) / "chat_template.jinja").exists()
+    asked = [[{"role": "user", "content": e.prompt}] if chat else e.prompt for e in examples]
+    holder = force_hugging_face(GenerationMixin) if piece.forced else None
+    seen: dict[str, float] = {}
+    measured: list[dict[str, float]] = []
+
+    def reward(completions: list[Any], completion_ids: list[list[int]], index: list[int], **rest: Any) -> list[float]:
+        texts = [c[0]["content"] if chat else c for c in completions]
+        scores = [task.score(examples[i], text) for i, text in zip(index, texts, strict=True)]
+        total = torch.tensor([sum(map(len, completion_ids)), sum(scores)], dtype=torch.float64)
+        if RANKS > 1:
+            torch.distributed.all_reduce(total)
+        first = len(measured) * piece.prompts
+        seen.update(
+            tokens=total[0].item(), reward=total[1].item() / rows, rollout=time.perf_counter() - seen["start"],
+            prompt=sum(prompt_tokens[first : first + piece.prompts]),
+        )  # fmt: skip
+        return scores
+
+    class Turns(TrainerCallback):
+        """Measure each step of four updates."""
+
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            self.begin()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % 4 == 0:
+                cpu, seconds = time.process_time() - seen["cpu_start"], time.perf_counter() - seen["start"]
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                measured.append({**seen, "seconds": seconds, "cpu": cpu, "peak_mb": peak})
+                self.begin()
+
+        def begin(self) -> None:
+            if holder is not None:
+                holder.lengths = piece.lengths(len(measured))[RANK * rows // RANKS : (RANK + 1) * rows // RANKS]
+            seen.update(start=time.perf_counter(), cpu_start=time.process_time())
+
+    with tempfile.TemporaryDirectory() as scratch:
+        options = GRPOConfig(
+            output_dir=scratch, use_cpu=True, bf16=False, gradient_checkpointing=False,
+            per_device_train_batch_size=rows // 2 // RANKS, gradient_accumulation_steps=1, steps_per_generation=2,
+            num_iterations=2, num_generations=piece.group, max_completion_length=piece.limit, temperature=1.0,
+            beta=0.0, loss_type="grpo", epsilon=0.2, scale_rewards="group", learning_rate=1e-6,
+            lr_scheduler_type="constant", max_steps=4 * (piece.steps + 1), shuffle_dataset=False, seed=0,
+            save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
+            model_init_kwargs={"dtype": "float32"}, ddp_find_unused_parameters=False,
+        )  # fmt: skip
+        data = Dataset.from_dict({"prompt": asked, "index": list(range(len(asked)))})
+        trainer = GRPOTrainer(piece.folder, reward, options, data, callbacks=[Turns()])
+        tokenizer = trainer.processing_class
+        texts = [
+            tokenizer.apply_chat_template(r, tokenize=False, add_generation_prompt=True) if chat else r for r in asked
+        ]
+        prompt_tokens = [len(i) for i in tokenizer(texts, add_special_tokens=False).input_ids]
+        torch.set_num_threads(piece.threads)
+        trainer.train()
+    return measured
+
+
+def take_part(given: str, output: Path) -> None:
+    """Do the steps of a piece, in a process of its own or as one of torchrun's; the first is a warm-up."""
+    values = json.loads(given)
+    piece = Piece(**{**values, "forced": tuple(values["forced"]) if values["forced"] else None})
+    measured = (ours if piece.engine == "fspo" else trl)(piece)
+    if RANK == 0:
+        output.write_text(json.dumps(measured[1:]))
+    sys.stdout.flush()
+    os._exit(0)  # the group of processes is left without ceremony: the measurement is written
+
 
 SIDES: dict[str, tuple[str, int, bool]] = {  # engine, processes, every row computed
     "TRL, 1 process": ("trl", 1, True),
@@ -74,28 +195,31 @@ def make_model(case: str, folder: Path) -> None:
         set_threads(policy)
         task = tasks.get(COUNT)
         settings = WarmupConfig(solved=0.35, check_every=5, prompts=512)
-        history = fit(policy, task, Scorer(task), settings, 128, 0)
+        print(f"{case}: making its start, a model that solves a third of its prompts; takes minutes, once", flush=True)
+        history = fit(policy, task, Scorer(task), settings, 128, 0, _show)
         print(f"{case}: warmed up for {history[-1]['step']:.0f} steps, solves {100 * history[-1]['solved']:.0f} %")
     save(policy, folder)
 
 
+def _show(step: int, most: int, solved: float) -> None:
+    print(f"  {step} of at most {most} steps, solves {solved:.0%}", flush=True)
+
+
 def run(piece: Piece, processes: int) -> list[dict[str, float]]:
     """Execute one piece: in a process of its own, or under torchrun."""
-    script = str(Path(__file__).with_name("side.py"))
-    launcher = [sys.executable, script]
+    launcher = [sys.executable, __file__]
     if processes > 1:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--master_addr", "127.0.0.1"]
-        launcher = [*torchrun, "--master_port", "29611", "--nproc_per_node", str(processes), script]
+        launcher = [*torchrun, "--master_port", "29611", "--nproc_per_node", str(processes), __file__]
     environment = {**os.environ, "OMP_NUM_THREADS": str(piece.threads)}
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "steps.json"
-        done = subprocess.run(
-            [*launcher, json.dumps(asdict(piece)), str(output)], env=environment, capture_output=True, text=True
-        )
+        given = ["--piece", json.dumps(asdict(piece)), "--output", str(output)]
+        done = subprocess.run([*launcher, *given], env=environment, capture_output=True, text=True)
         if not output.exists():
             raise RuntimeError(f"{piece.engine} failed: {done.stderr[-3000:]}")
-        found: list[dict[str, float]] = json.loads(output.read_text())
-    return found
+        measured: list[dict[str, float]] = json.loads(output.read_text())
+    return measured
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -127,8 +251,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, help="counted steps per repeat; default 3 for tiny, else 1")
     parser.add_argument("--budget", type=int, default=16384, help="tokens per micro-batch of fspo")
+    parser.add_argument("--piece", help=argparse.SUPPRESS)  # a process of its own: JSON of a Piece
     parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
     args = parser.parse_args()
+    if args.piece:
+        take_part(args.piece, args.output)
     case, folder = args.case, Path(args.smol or args.output / f"model-{args.case}")
     if case == "smol" and not args.smol:
         parser.error("--case smol needs --smol FOLDER")
@@ -146,15 +273,16 @@ def main() -> None:
                 engine=engine, steps=args.steps or (3 if case == "tiny" else 1), threads=CORES // processes,
                 budget=args.budget, all_rows=all_rows, repeat=repeat, **workload(case, str(folder)),
             )  # fmt: skip
+            print(f"{case}: repeat {repeat}: {name} ...", flush=True)
             steps = run(piece, processes)
             speed = sum(s["tokens"] for s in steps) / sum(s["seconds"] for s in steps)
             rows.append({"side": name, "repeat": repeat, "speed": speed, "steps": steps})
             with kept.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
             print(f"{case}: repeat {repeat}: {name:28s} {speed:8.1f} completion tokens/s", flush=True)
-    found = summary(rows)
-    (args.output / f"{case}.json").write_text(json.dumps(found, indent=1))
-    for name, side in found.items():
+    measured = summary(rows)
+    (args.output / f"{case}.json").write_text(json.dumps(measured, indent=1))
+    for name, side in measured.items():
         print(
             f"{case}: {name:28s} median {side['tokens_per_second']:8.1f} completion tokens/s "
             f"({side['repeats']} repeats), {side['ratio'] or 0:.2f}x TRL's best; step {side['seconds']:.2f} s "

@@ -1,13 +1,109 @@
-"""The workloads of the speed benchmarks: random prompts and completions with lengths as in measured runs."""
+"""What the speed benchmarks share: workloads with lengths as in measured runs, and one training step as they time it.
+
+Answers can be given lengths, the same for every sampler: log-uniform, so that a few are long and most are short.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import random
+import resource
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-from forced import log_uniform
-from fspo.model.completions import Completions
-from fspo.model.loading import Policy, load
+from fspo import runtime
+
+runtime.prepare()
+
+from fspo.config import TrainConfig  # noqa: E402
+from fspo.model.completions import Completions  # noqa: E402
+from fspo.model.loading import Policy, load  # noqa: E402
+from fspo.tasks.procedural import Procedural  # noqa: E402
+
+COUNT = {"name": "count", "n_min": 4, "n_max": 40}
+
+# --- lengths ----------------------------------------------------------------------------------------------------------
+
+
+def log_uniform(count: int, shortest: int, longest: int, seed: int) -> list[int]:
+    """Lengths in tokens, in random order; their mean is (longest - shortest) / log(longest / shortest).
+
+    One from each of `count` equal parts of the distribution, so that every seed has almost the same mean.
+    """
+    rng = random.Random(seed)
+    span = math.log(longest / shortest)
+    result = [round(shortest * math.exp(span * (i + rng.random()) / count)) for i in range(count)]
+    rng.shuffle(result)
+    return result
+
+
+class ForcedLanes:
+    """While active, fspo's sampler ends each answer at its length and nowhere else; the last token is the end token."""
+
+    def __init__(self) -> None:
+        from fspo.rollout import lanes
+
+        self.lengths: Sequence[int] = ()
+        forced = self
+
+        class Forced(lanes.Lanes):
+            def _end(self, token: Any) -> None:
+                import torch
+
+                steps = len(self.columns)
+                aims = torch.tensor([forced.lengths[self.streams[i]] for i in self.lanes])
+                now = (self.start + steps >= aims) & self.alive
+                for lane in now.nonzero().squeeze(1).tolist():
+                    token[lane] = self.eos[0]
+                    self.ends[lane] = steps
+                    self.finished[self.lanes[lane]] = True
+                    self.ended.append(self.lanes[lane])
+                if self.ended:
+                    self.alive &= ~now
+
+        import fspo.rollout.generate as rollout
+
+        rollout.Lanes = Forced  # type: ignore[misc]
+
+
+def force_hugging_face(model_class: Any) -> Any:
+    """Make `generate` of a transformers class end each row at its length; returns a holder with `lengths` to set."""
+    import torch
+    from transformers import LogitsProcessor, LogitsProcessorList
+
+    class Holder:
+        lengths: Sequence[int] = ()
+
+    class Force(LogitsProcessor):
+        def __init__(self, eos: int, prompt: int) -> None:
+            self.eos, self.prompt = eos, prompt
+            self.last = torch.tensor(Holder.lengths) - 1
+
+        def __call__(self, ids: Any, scores: Any) -> Any:
+            scores[:, self.eos] = -torch.inf
+            now = self.last == ids.shape[1] - self.prompt
+            scores[now] = -torch.inf
+            scores[now, self.eos] = 0.0
+            return scores
+
+    plain = model_class.generate
+
+    def generate(self: Any, *args: Any, **options: Any) -> Any:
+        ids = options["input_ids"] if "input_ids" in options else args[0]
+        eos = self.config.eos_token_id
+        force = Force(eos[0] if isinstance(eos, list) else eos, ids.shape[1])
+        return plain(self, *args, **options, logits_processor=LogitsProcessorList([force]))
+
+    model_class.generate = generate
+    return Holder
+
+
+# --- random prompts and completions -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,3 +156,101 @@ def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
             completions.append([rng.randrange(20, vocabulary) for _ in range(length)])
     group = [g for g in range(work.prompts) for _ in range(work.members)]
     return Completions(prompts(work, policy, seed), completions, group)
+
+
+# --- a step of fspo ---------------------------------------------------------------------------------------------------
+
+
+class Sums(Procedural):
+    """Two-digit addition in words, for a pretrained chat model; about 50 tokens per prompt with SmolLM2."""
+
+    name: ClassVar[str] = "sums"
+    summary: ClassVar[str] = "two-digit addition, asked in words"
+
+    n_min: int = 2
+    n_max: int = 2
+
+    def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
+        a, b = rng.randrange(10, 100), rng.randrange(10, 100)
+        return f"What is {a} + {b}? Think step by step, then write the answer.", str(a + b)
+
+    def score(self, example: Any, completion: str) -> float:
+        return float(example.answer in completion)
+
+
+class Chance(Procedural):
+    """A reward of 0 or 1 by the parity of the answer's characters: it varies whatever the model can do."""
+
+    name: ClassVar[str] = "chance"
+    summary: ClassVar[str] = "reward by the parity of the answer"
+
+    n_min: int = 4
+    n_max: int = 40
+
+    def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
+        return "".join(rng.choice("abcdefgh") for _ in range(n)) + "=", ""
+
+    def score(self, example: Any, completion: str) -> float:
+        return float(sum(map(ord, completion)) % 2)
+
+
+def settings(model: str | Path, task: Any, prompts: int, group: int, limit: int, **changes: Any) -> TrainConfig:
+    """GRPO with TRL's settings: 2 epochs of 2 minibatches, AdamW at a learning rate that hardly changes the lengths."""
+    update = {"epochs": 2, "minibatches": 2, "lr": 1e-6, "schedule": "constant", "betas": (0.9, 0.999), **changes}
+    return TrainConfig(
+        model={"path": str(model)}, task=task, objective={"name": "grpo"}, advantage="grpo", steps=1000,
+        rollout={"prompts": prompts, "group": group, "max_new_tokens": limit}, update=update,
+    )  # fmt: skip
+
+
+class Ours:
+    """A step of fspo's own loop (`fspo.training.loop.train`) without writing files.
+
+    Under torchrun the processes share the work, as those of a run with `processes=N`.
+    """
+
+    def __init__(self, config: TrainConfig, threads: int) -> None:
+        from fspo import objectives, tasks
+        from fspo.model.loading import load, set_threads
+        from fspo.rollout.samplers import LocalSampler
+        from fspo.tasks.scoring import Scorer
+        from fspo.training.update import Learner
+
+        self.config, self.task = config, tasks.get(config.task)
+        self.policy = load(config.model.path)
+        set_threads(self.policy, threads)
+        self.team: dict[str, Any] = {}
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            from fspo.training import processes
+
+            self.stack = ExitStack()
+            self.team = {"team": self.stack.enter_context(processes.assembled(config, Path()))}
+        self.learner = Learner(self.policy, objectives.get(**config.objective), config, **self.team)
+        self.sampler = LocalSampler(self.policy)
+        self.scorer = Scorer(self.task)
+        self.count = self.next_index = 0
+
+    def step(self) -> dict[str, float]:
+        """One step: its numbers of tokens (each group's prompt counted once), times in seconds and mean reward."""
+        from fspo.training.experience import collect
+        from fspo.training.step_metrics import summarise
+
+        self.count += 1
+        start, cpu = time.perf_counter(), time.process_time()
+        experience, self.next_index = collect(
+            self.policy, self.sampler, self.task, self.scorer, self.config, self.count, self.next_index, **self.team
+        )
+        middle = time.perf_counter()
+        updates = self.learner.learn(experience, self.count)
+        summarise(experience, experience, updates, self.config, step=self.count)
+        end = time.perf_counter()
+        return {
+            "tokens": sum(experience.lengths),
+            "prompt": sum(map(len, experience.prompts)),
+            "rollout": middle - start,
+            "seconds": end - start,
+            "cpu": time.process_time() - cpu,
+            "reward": sum(experience.rewards) / len(experience.rewards),
+            "without_gradient": sum(a == 0 for a in experience.advantages) / len(experience.advantages),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }

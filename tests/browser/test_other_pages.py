@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fspo
-from fspo.comparisons.views import comparison_page as comparison
+from fspo.comparisons import figures as comparison
 from helpers.looks import PHONE, box_of, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite
 from helpers.simulated_answers import answers, run_folder

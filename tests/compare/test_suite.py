@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fspo.comparisons.plan import Cell, Plan, merge
+from fspo.comparisons import plan as plans
+from fspo.comparisons import tables
+from fspo.comparisons.plan import Cell, Plan, current, key_of, train_config
 from fspo.comparisons.store import read
-from fspo.comparisons.suite import Suite, load, names
-from fspo.comparisons.views import comparison_tables
-from fspo.config import TrainConfig
+from fspo.comparisons.suite import Suite, load, merge, names
 
 FSPO = {"objective": {"name": "fspo"}, "trials": [{"c_low": 0.03, "c_high": 0.03}, {"c_low": 0.1, "c_high": 0.2}]}
 GSPO = {"objective": {"name": "gspo"}, "trials": [{"clip_low": 1e-3}, {"clip_low": 1e-2}]}
@@ -45,13 +45,13 @@ def test_every_combination_is_a_cell() -> None:
     assert {cell.seed for cell in plan.test} == {0, 1, 2}
     assert len({cell.key for cell in plan.tuning + plan.test}) == len(plan.tuning + plan.test)
     cell = next(c for c in plan.tuning if (c.task, c.setting, c.method, c.trial) == ("sort", "stale", "fspo", 1))
-    config = TrainConfig(**cell.config)
+    config = train_config(cell.config)
     assert config.objective == {"name": "fspo", "c_low": 0.1, "c_high": 0.2}
     assert (config.eval.split, config.rollout.staleness, config.steps, config.seed) == ("validation", 2, 4, 1000)
     assert (config.model.threads, config.log.samples, config.checkpoint.every) == (1, 0, 4)
-    assert (cell.x, cell.phase) == (0.1, "tune")
+    assert cell.phase == "tune"
     test = next(c for c in plan.test if c.method == "reinforce")
-    assert (test.config["eval"]["split"], test.config["advantage"], test.trial, test.x) == ("eval", "grpo", -1, None)
+    assert (test.config["eval"]["split"], test.config["advantage"], test.trial) == ("eval", "grpo", -1)
 
 
 def test_cells_that_are_compared_differ_in_the_method_alone() -> None:
@@ -66,14 +66,14 @@ def test_cells_that_are_compared_differ_in_the_method_alone() -> None:
 def test_one_warm_start_per_task() -> None:
     plan = Plan(suite())
     assert len(plan.warm) == 2
-    assert all(warm.config["seed"] == 0 and warm.config["rollout"]["staleness"] == 0 for warm in plan.warm.values())
+    assert all(warm.config["seed"] == 0 and "rollout" not in warm.config for warm in plan.warm.values())
     for task in ("sort", "add"):
         assert len({cell.warm for cell in plan.tuning + plan.test if cell.task == task}) == 1
     assert len(Plan(suite(settings={"a": {}, "b": {"model": {"path": "tiny:1x32"}}})).warm) == 4
     assert Plan(suite(base={"steps": 4, "warmup": None})).warm == {}
 
 
-def test_seeds_are_dealt_to_the_warm_starts() -> None:
+def test_seeds_take_turns_with_the_warm_starts() -> None:
     plan = Plan(suite(warm_starts=3, seeds=7, tuning={"seeds": 2}))
     assert len(plan.warm) == 2 * 3
     numbers = {key: warm.config["seed"] for key, warm in plan.warm.items()}
@@ -112,11 +112,26 @@ def test_a_shared_trial_is_chosen_by_the_choosing_tasks_alone() -> None:
         ("sort", 0), ("add", 0), ("stack", 0)}  # fmt: skip
 
 
-def test_all_runs_every_trial_with_every_seed() -> None:
-    few = suite(tuning={"all": True}, methods={"fspo": FSPO, "gspo": GSPO | {"trials": [{"clip_low": 0.1}]}})
-    plan = Plan(few)
-    assert not plan.tuning
-    assert plan.total == len(plan.cells([])) == 2 * 2 * 3 * 3
+def test_trials_are_ranges_crossed_with_learning_rates() -> None:
+    ranges = {"near": {"fspo": [{"c_low": 0.2}, {"c_low": 0.4}, {"c_low": 0.8}], "gspo": [{"clip_low": 0.1}] * 3}}
+    given = suite(ranges=ranges, tuning={"lr_factors": [0.5, 1.0]}, base={"steps": 4, "update": {"lr": 2e-4}})
+    cells = [c for c in Plan(given).tuning if c.task == "sort" and c.method == "fspo"]
+    near, stale = ([c for c in cells if c.setting == s] for s in ("near", "stale"))
+    assert [(c.config["objective"]["c_low"], c.config["update"]["lr"]) for c in near] == [
+        (c, lr) for c in (0.2, 0.4, 0.8) for lr in (1e-4, 2e-4)]  # fmt: skip
+    assert len(stale) == 2 * 2  # the method's own trials
+    with pytest.raises(ValueError, match="ranges names 'fpso', which the suite does not have; did you mean 'fspo'"):
+        suite(ranges={"near": {"fpso": []}})
+
+
+def test_a_crossed_task_has_another_advantage_and_chooses_nothing() -> None:
+    crossed = {"sort, deviation": {"task": {"name": "sort", "n_max": 8}, "advantage": "grpo"}}
+    plan = Plan(suite(crossed=crossed, tuning={"shared": True}, warm_starts=3))
+    assert {c.task for c in plan.tuning} == {"sort", "add"}
+    cells = [c for c in plan.test if c.task == "sort, deviation"]
+    assert {c.config["advantage"] for c in cells} == {"grpo"}
+    assert {c.config["advantage"] for c in plan.test if c.task == "sort" and c.method == "fspo"} == {"rloo"}
+    assert {c.warm for c in cells} == {c.warm for c in plan.test if c.task == "sort"}, "the same warm starts"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +141,7 @@ def test_all_runs_every_trial_with_every_seed() -> None:
         ({"sedes": 4}, "no parameter 'sedes'; did you mean 'seeds'"),
         ({"reference": "gpso"}, "'gpso' is not one of the methods; did you mean 'gspo'"),
         ({"base": {"seed": 3}}, "base sets seed"),
-        ({"confirm": {"sort": {"task": "sort"}}}, "sort is under tasks and under confirm"),
-        ({"tuning": {"all": True, "shared": True}}, "tuning.all runs every trial and tuning.shared chooses one"),
+        ({"confirm": {"sort": {"task": "sort"}}}, "a label is under two of tasks, confirm and crossed"),
         ({"settings": {"a": {"objective": {"name": "grpo"}}}}, "a sets objective"),
     ],
 )
@@ -160,8 +174,6 @@ def test_a_key_stays_while_its_run_stays() -> None:
     )  # fmt: skip
     after = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
     assert before.items() < after.items()
-    longer = Plan(suite(base={"steps": 5, "warmup": {"solved": 0.1}}))
-    assert not set(before.values()) & {c.key for c in longer.tuning + longer.test}
 
 
 def test_the_best_mean_on_validation_is_chosen_the_first_of_equals() -> None:
@@ -180,35 +192,29 @@ def test_what_starts_first() -> None:
     sort = next(warm for warm in plan.warm.values() if warm.task == "sort")
     add = next(warm for warm in plan.warm.values() if warm.task == "add")
     now = plan.ready([], [add.key], [sort.key])
-    assert [str(job) for job in now[:3]] == [
-        "tune sort near fspo, trial 0, seed 1000", "tune sort near fspo, trial 1, seed 1000",
-        "tune sort near gspo, trial 0, seed 1000",
-    ]  # fmt: skip
+    assert str(now[0]) == "tune sort near fspo, trial 0, seed 1000"
     assert {job.task for job in now} == {"sort"}
     near = [row(c) for c in plan.tuning if c.setting == "near"]
     tuned = [job for job in plan.ready(near, [], [sort.key, add.key]) if isinstance(job, Cell)]
     assert [(job.setting, job.phase) for job in tuned[:19]] == [("near", "test")] * 18 + [("stale", "tune")]
-    last = [job for job in plan.ready([row(c) for c in plan.tuning], [], [sort.key, add.key]) if isinstance(job, Cell)]
-    assert [(job.setting, job.seed) for job in last] == [(s, k) for s in ("near", "stale") for k in range(3)
-                                                         for _ in range(6)]  # fmt: skip
 
 
 def test_rows_take_the_labels_of_the_suite_as_it_is_now() -> None:
     plan, renamed = Plan(suite()), Plan(suite(settings={"close": {}, "stale": {"rollout": {"staleness": 2}}}))
     rows = [row(c) | c.labels for c in plan.tuning] + [{"key": "old", "score": 0.0, "status": "finished"}]
-    found = renamed.finished(rows)
-    assert len(found) == len(plan.tuning)
-    assert {r["setting"] for r in found} == {"close", "stale"}
-    assert {r["suite"] for r in found} == {"small"}
+    relabelled = renamed.finished(rows)
+    assert len(relabelled) == len(plan.tuning)
+    assert {r["setting"] for r in relabelled} == {"close", "stale"}
+    assert {r["suite"] for r in relabelled} == {"small"}
 
 
 @settings(max_examples=30)
 @given(
     tuned=st.integers(0, 2), trials=st.integers(1, 3), seeds=st.integers(1, 3), tuning=st.integers(1, 2),
-    everything=st.booleans(), warm=st.booleans(), workers=st.integers(1, 5), luck=st.integers(0, 10**6),
+    warm=st.booleans(), workers=st.integers(1, 5), luck=st.integers(0, 10**6),
 )  # fmt: skip
 def test_every_cell_runs_once_and_no_test_before_its_tuning(
-    tuned: int, trials: int, seeds: int, tuning: int, everything: bool, warm: bool, workers: int, luck: int
+    tuned: int, trials: int, seeds: int, tuning: int, warm: bool, workers: int, luck: int
 ) -> None:
     methods: dict[str, Any] = {"plain": {"objective": {"name": "reinforce"}}}
     for i in range(tuned):
@@ -216,7 +222,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
                             "trials": [{"c_low": 0.1 * (t + 1)} for t in range(trials)]}  # fmt: skip
     plan = Plan(
         suite(
-            methods=methods, reference="plain", seeds=seeds, tuning={"seeds": tuning, "all": everything},
+            methods=methods, reference="plain", seeds=seeds, tuning={"seeds": tuning},
             base={"steps": 4, "warmup": {"solved": 0.1} if warm else None},
         )
     )  # fmt: skip
@@ -267,33 +273,43 @@ def test_suites_of_the_package_and_of_files(tmp_path: Path) -> None:
         load("smok")
 
 
-def test_methods_of_another_suite() -> None:
-    headline = load("headline")
-    assert suite(methods="headline").methods == headline.methods
-    with pytest.raises(ValueError, match=r"no suite 'headlin'.*did you mean 'headline'"):
-        suite(methods="headlin")
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_objective_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from fspo.objectives import FSPO\n\n\nclass Wider(FSPO):\n    name = 'wider'\n    c_low: float = 0.5\n"
-    (tmp_path / "own_objectives.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plan = Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Wider"}}}, reference="own"))
-    assert plan.test[0].config["objective"] == {"name": "own_objectives:Wider"}
-    with pytest.raises(ValueError, match="'own_objectives:Narrower' cannot be loaded"):
-        Plan(suite(methods={"own": {"objective": {"name": "own_objectives:Narrower"}}}, reference="own"))
+def test_a_key_depends_on_what_was_set_and_not_on_defaults() -> None:
+    keys = {c.key for c in Plan(suite()).test}
+    default = train_config({}).update.lr
+    explicit = suite(base={"steps": 4, "warmup": {"solved": 0.1}, "update": {"lr": default}})
+    assert not keys & {c.key for c in Plan(explicit).test}, "what is set is part of a key, even if it is the default"
+    cell = Plan(suite()).test[0]
+    assert set(cell.config) == {"steps", "warmup", "task", "objective", "advantage", "seed", "eval"}
+    assert cell.key == key_of(cell.config, cell.warm_start)
+    assert cell.key != key_of(cell.config, cell.warm_start, schema=plans.SCHEMA_VERSION + 1)
+
+
+def test_a_renamed_or_removed_setting_orphans_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "RENAMED", {"update.rate": "update.lr", "rollout.gone": None})
+    stored = {"steps": 4, "update": {"rate": 1e-4, "epochs": 2}, "rollout": {"gone": 1, "group": 4}}
+    now = {"steps": 4, "update": {"lr": 1e-4, "epochs": 2}, "rollout": {"group": 4}}
+    assert current(stored) == now
+    assert current(now) == now
+    assert current({"steps": 4}) == {"steps": 4}
 
 
 RESULTS = Path(__file__).parents[2] / "results"
-STORED = ("ablation", "attributes", "cap", "headline", "near", "offpolicy", "rewards", "sensitivity", "width")
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.iterdir()))
 def test_stored_results_are_those_of_the_suites(name: str) -> None:
-    """A change of a default would give the cells of a suite other keys, and their results would no longer be found."""
-    suite = load(name)
-    plan = Plan(suite)
-    rows = plan.finished(read(RESULTS / name / "results.parquet"))
+    """A change of a suite would give its cells other keys, and their results would no longer be found."""
+    given = load(name)
+    plan = Plan(given)
+    rows = plan.finished(read(RESULTS / name))
     assert len(rows) == plan.total
     assert [json.loads(row["config"]) for row in rows] == [cell.config for cell in plan.cells(rows)]
-    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == comparison_tables.text(rows, suite)
+    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == tables.text(rows, given)
+
+
+def test_the_cells_of_the_digits_are_stored() -> None:
+    for name, keys in yaml.safe_load((Path(__file__).parent / "same_digits.yaml").read_text()).items():
+        assert set(keys) <= {row["key"] for row in read(RESULTS / name)}

@@ -33,28 +33,16 @@ def suite(
     methods: Sequence[str] = ("fspo", "gspo", "rloo", "grpo"),
     tasks: Sequence[str] = ("sort", "add"),
     settings: Sequence[str] = ("default",),
-    trials: Sequence[float] = (),
     title: str = "Does a fair band learn more?",
 ) -> Suite:
-    """`trials` are values of the clip parameter of every method; each of them is run."""
     return Suite(
         name="made",
         title=title,
         reference=methods[0],
-        methods={m: {"objective": _objective(m), "trials": [_trial(m, x) for x in trials]} for m in methods},
+        methods={m: {"objective": METHODS.get(m, METHODS["fspo"])} for m in methods},
         tasks={task: {} for task in tasks},
         settings={setting: {} for setting in settings},
-        tuning={"all": bool(trials)},
     )
-
-
-def _objective(method: str) -> dict[str, Any]:
-    return METHODS.get(method, METHODS["fspo"])
-
-
-def _trial(method: str, x: float) -> dict[str, Any]:
-    low, high, *_ = objectives.get_class(_objective(method)["name"]).clip_fields
-    return {low: x, high: x}
 
 
 def row(
@@ -64,13 +52,11 @@ def row(
     seed: int,
     *,
     objective: dict[str, Any],
-    trial: int = NO_TRIAL,
-    x: float | None = None,
     failed: bool = False,
     responses: int = 3000,
     evaluations: int = 9,
 ) -> dict[str, Any]:
-    rng = np.random.default_rng([seed, *map(ord, f"{method}{task}{setting}{trial}")])
+    rng = np.random.default_rng([seed, *map(ord, f"{method}{task}{setting}{NO_TRIAL}")])
     skill = SKILL.get(method, 0.5) + rng.normal(0, 0.03) + 0.05 * (task == "add")
     n = 4 if failed else evaluations
     at = [10 * k for k in range(n)]
@@ -100,12 +86,9 @@ def row(
     )
     curves["norm_clipped"] = [0.25] * len(steps)
     curves |= {"length": [30.0] * len(steps), "lre": [None, *(abs(v - 0.3) for v in wave[1:])]}
-    width = {"fspo": getattr(rule, "c_low", None), "fspo_adaptive": 0.05}.get(rule.name)
-    h_steps = [10.0 * k + 5 for k in range(n - 1)]
-    h = [0.5 + rng.normal(0, 0.02) for _ in h_steps]
     made: dict[str, Any] = {
-        "suite": "made", "key": f"{method}{task}{setting}{trial}{seed}", "phase": "test", "task": task,
-        "setting": setting, "method": method, "trial": trial, "x": x,
+        "suite": "made", "key": f"{method}{task}{setting}{seed}", "phase": "test", "task": task,
+        "setting": setting, "method": method, "trial": NO_TRIAL, "schema": 1,
         "objective": json.dumps({"name": objective["name"], **rule.model_dump(mode="json")}), "advantage": "rloo",
         "seed": seed, "warm_start": 0, "config": "{}", "status": "failed" if failed else "finished", "error": "",
         "version": "0.1.0", "commit": "abcdef0123456789", "torch": "2", "seconds": 30.0, "cpu_seconds": 30.0,
@@ -115,9 +98,6 @@ def row(
         "length_first": 30.0, "length_last": 33.0 + rng.normal(), "skipped": 0, "steps": steps, **curves,
         "lengths": lengths.astype(int).tolist(), "count": count, "accepted": sums(accepted), "all_count": count,
         "total": sums(S), "square": sums(S * S),
-        "stages": [{"update": 1, "staleness": 1, "mu": MU, "sigma": SIGMA, "count": responses, "c_low": width,
-                    "c_high": width}],
-        "h_steps": h_steps, "h": h, "h_low": [v - 0.05 for v in h], "h_high": [v + 0.05 for v in h],
         "cosine_steps": at[1:], "cosine": [1 - 0.02 * rng.random() for _ in at[1:]],
         "cosine_bound": [-1.0 if k == 0 else 0.9 + 0.05 * rng.random() for k in range(len(at) - 1)],
         "cosine_bound_full": [0.5] * (len(at) - 1),
@@ -125,33 +105,17 @@ def row(
                    "final": 0.4 - k / 10 + (accuracy[-1] - accuracy[0]) * (1.3 - k / 5)} for k in range(4)],
         "features": json.dumps({"worked": {"steps": at, "values": [0.9 - 0.6 * v for v in accuracy]}}),
         "optimum": json.dumps({"worked": 0.5}),
-        "gradient": [{"step": step, "low": low, "high": 2 * low, "true": 1 / 3, "clipped": share}
-                     for step in at[1:] for low, share in ((4, 0.2), (9, 0.3), (30, 0.5))],
-        "attributes": json.dumps([
-            _attribute("length", dict(zip(objectives.LENGTH_LAWS, (0.02, 0.2, 0.1), strict=True))),
-            _attribute("difficulty", {"own": 0.1, "pooled": 0.12, "partition": 0.05}),
-        ]),
     }  # fmt: skip
     assert made.keys() == set(SCHEMA.names)
     return made
 
 
-def _attribute(by: str, values: dict[str, float]) -> dict[str, Any]:
-    reports = {kind: {"clip_rate": 0.1, "lre": v, "flatness": v, "bins": []} for kind, v in values.items()}
-    return {"by": by, **reports}
-
-
 def rows(given: Suite, seeds: int = 8, fail: Collection[tuple[str, int]] = ()) -> list[dict[str, Any]]:
     """The rows of every test cell of the suite; `fail` holds (method, seed) of runs that failed."""
-    found = []
-    for task in given.tasks:
-        for setting in given.settings:
-            for method, values in given.methods.items():
-                for k, trial in enumerate(values.trials or [{}]):
-                    x = next(iter(trial.values()), None)
-                    for seed in range(seeds):
-                        found.append(
-                            row(method, task, setting, seed, objective=values.objective | trial,
-                                trial=k if trial else NO_TRIAL, x=x, failed=(method, seed) in fail)
-                        )  # fmt: skip
-    return found
+    return [
+        row(method, task, setting, seed, objective=values.objective, failed=(method, seed) in fail)
+        for task in given.tasks
+        for setting in given.settings
+        for method, values in given.methods.items()
+        for seed in range(seeds)
+    ]

@@ -2,6 +2,10 @@
 
 A cell is one training run. Every cell of a task and a seed sees the same data in the same order, for the same number of
 steps, from the same warm start; every method that is tuned has the same number of trials.
+
+A cell is identified by the settings that its suite sets, the number of its warm start and `SCHEMA_VERSION`. Defaults
+are no part of its key: a new setting, or a new default that leaves runs as they were, orphans no result. A change that
+gives stored cells other outcomes raises `SCHEMA_VERSION`; a setting that is renamed or removed is listed in `RENAMED`.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fspo import objectives
-from fspo.comparisons.suite import Method, Suite, Values
+from fspo.comparisons.suite import Suite, Values, merge
 from fspo.config import TrainConfig
 
-__all__ = ["Cell", "Job", "Plan", "Row", "WarmStart", "merge"]
+__all__ = ["SCHEMA_VERSION", "Cell", "Job", "Plan", "Row", "WarmStart", "current", "key_of", "train_config"]
+
+SCHEMA_VERSION = 1
+RENAMED: Mapping[str, str | None] = {}
+"""Dotted names of settings that stored rows may have, and what they are called now; None for those that are gone."""
 
 FIRST_TUNING_SEED = 1000  # far above any test seed: tuning and tests share no seed
 NO_TRIAL = -1
@@ -37,13 +44,12 @@ class Cell:
     setting: str
     method: str
     trial: int
-    x: float | None  # first value of the trial
     seed: int
     phase: Phase
-    config: Values = field(repr=False)  # a TrainConfig as JSON
+    config: Values = field(repr=False)  # the settings that the suite sets
     warm: str | None  # key of its warm start
     warm_start: int  # its number
-    key: str  # digest of the configuration: the same run has the same key in any suite
+    key: str  # the same run has the same key in any suite
 
     @property
     def place(self) -> Place:
@@ -52,7 +58,7 @@ class Cell:
     @property
     def labels(self) -> Row:
         """The identifying columns of its row."""
-        names = ("key", "phase", "task", "setting", "method", "trial", "x", "seed", "warm_start")
+        names = ("key", "phase", "task", "setting", "method", "trial", "seed", "warm_start")
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
@@ -78,11 +84,10 @@ Job = Cell | WarmStart
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Setup:
     """A method with one choice of its parameters, without a seed."""
 
     index: int
-    x: float | None
     config: Values
     warm: tuple[str, ...]  # keys of its warm starts
 
@@ -93,18 +98,19 @@ class Plan:
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
         self.warm: dict[str, WarmStart] = {}
+        self._warm_keys: dict[tuple[str, str], tuple[str, ...]] = {}  # by task and setting
         self.tuning: list[Cell] = []
         self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
         places = list(itertools.product(suite.all_tasks, suite.settings, suite.methods))
-        trials = {place: self._trials(*place) for place in places}
-        self.tuned = {place for place in places if not suite.tuning.all and len(trials[place]) > 1}
+        setups = {place: self._setups(*place) for place in places}
+        self.tuned = {place for place in places if len(setups[place]) > 1}
         for k, place in itertools.product(range(suite.tuning.seeds), places):
-            if place in self.tuned and not (suite.tuning.shared and place[0] in suite.confirm):
-                self.tuning += [_cell(place, trial, k, "tune") for trial in trials[place]]
-        for tasks in (suite.tasks, suite.confirm):
+            if place in self.tuned and (place[0] in suite.tasks or not suite.tuning.shared):
+                self.tuning += [_cell(place, setup, k, "tune") for setup in setups[place]]
+        for tasks in (suite.tasks, suite.confirm, suite.crossed):
             for k, place in itertools.product(range(suite.seeds), (place for place in places if place[0] in tasks)):
-                self.test += [_cell(place, trial, k, "test") for trial in trials[place]]
-        tests = sum((1 if place in self.tuned else len(trials[place])) * suite.seeds for place in places)
+                self.test += [_cell(place, setup, k, "test") for setup in setups[place]]
+        tests = sum((1 if place in self.tuned else len(setups[place])) * suite.seeds for place in places)
         self.total = len(self.tuning) + tests
 
     def choose(self, rows: Iterable[Row]) -> dict[Place, int]:
@@ -114,11 +120,11 @@ class Plan:
         did not reach its end, and scores 0.
         """
         shared = self.suite.tuning.shared
-        found = {row["key"]: row["score"] if row["status"] == "finished" else 0.0 for row in rows}
+        score_of = {row["key"]: row["score"] if row["status"] == "finished" else 0.0 for row in rows}
         scores: dict[Place, dict[int, list[float | None]]] = {}
         for cell in self.tuning:
             place = ("", *cell.place[1:]) if shared else cell.place
-            scores.setdefault(place, {}).setdefault(cell.trial, []).append(found.get(cell.key))
+            scores.setdefault(place, {}).setdefault(cell.trial, []).append(score_of.get(cell.key))
         chosen: dict[Place, int] = {}
         for place, trials in scores.items():
             known = {t: sum(v for v in values if v is not None) for t, values in trials.items() if None not in values}
@@ -131,7 +137,7 @@ class Plan:
         """All cells to run, as far as finished rows decide it.
 
         Setting by setting, so that a part of a suite has whole settings: the tuning, then the test seed by seed,
-        confirming tasks last.
+        confirming and crossed tasks last.
         """
         chosen, settings = self.choose(rows), list(self.suite.settings)
         test = [cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial]
@@ -139,11 +145,11 @@ class Plan:
 
     def finished(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of this suite in its order and under its labels; a file may also hold rows of older versions."""
-        found = {row["key"]: row for row in rows}
+        by_key = {row["key"]: row for row in rows}
         return [
-            found[cell.key] | cell.labels | {"suite": self.suite.name}
-            for cell in self.cells(found.values())
-            if cell.key in found
+            by_key[cell.key] | cell.labels | {"suite": self.suite.name}
+            for cell in self.cells(by_key.values())
+            if cell.key in by_key
         ]
 
     def ready(self, rows: Iterable[Row], running: Iterable[str], warmed: Iterable[str]) -> list[Job]:
@@ -159,66 +165,79 @@ class Plan:
                 jobs.append(cell)
         return jobs
 
-    def _trials(self, task: str, setting: str, method: str) -> list[_Trial]:
+    def _setups(self, task: str, setting: str, method: str) -> list[_Setup]:
         """The trials of a method at one place; a bad configuration is refused here."""
         suite, chosen = self.suite, self.suite.methods[method]
         shared = merge(merge(suite.base, suite.all_tasks[task]), suite.settings[setting])
+        where = f"the suite's run {suite.name}, {task}, {setting}, {method}"
         result = []
-        for index, values in list(enumerate(chosen.trials)) or [(NO_TRIAL, {})]:
-            first = next(iter(values.values()), None)
-            x = float(first) if isinstance(first, int | float) and not isinstance(first, bool) else None
-            config = _resolved(shared, chosen, values, f"{suite.name}, {task}, {setting}, {method}")
-            result.append(_Trial(index, x, config, self._warm(task, setting) if config["warmup"] else ()))
+        for index, (values, lr_factor) in list(enumerate(suite.trials(setting, method))) or [(NO_TRIAL, ({}, 1.0))]:
+            config = {"advantage": chosen.advantage} | shared | {"objective": chosen.objective | values}
+            checked = _checked(config, where)
+            if lr_factor != 1:
+                config = merge(config, {"update": {"lr": checked.update.lr * lr_factor}})
+            result.append(_Setup(index, config, self._warm(task, setting, where) if checked.warmup else ()))
         return result
 
-    def _warm(self, task: str, setting: str) -> tuple[str, ...]:
+    def _warm(self, task: str, setting: str, where: str) -> tuple[str, ...]:
         """The keys of a task's warm starts; a setting has its own only if it changes the model or the warm-up."""
+        if (task, setting) in self._warm_keys:
+            return self._warm_keys[task, setting]
         suite, keys = self.suite, []
         own = {key: value for key, value in suite.settings[setting].items() if key in ("model", "warmup")}
         values = merge(merge(suite.base, suite.all_tasks[task]), own)
         for number in range(suite.warm_starts):
-            config = _resolved(values | {"seed": number}, None, {}, f"{suite.name}, {task}")
+            config = {key: value for key, value in values.items() if key != "advantage"} | {"seed": number}
+            _checked(config, where)
             keys.append("warm-" + _digest(config))
             self.warm.setdefault(keys[-1], WarmStart(task, config, keys[-1]))
+        self._warm_keys[task, setting] = tuple(keys)
         return tuple(keys)
 
 
-def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """`over` laid over `values`, table by table; a table with a name of its own replaces the one below it."""
-    result = dict(values)
-    for key, value in over.items():
-        known = result.get(key)
-        merged = isinstance(value, dict) and isinstance(known, dict) and "name" not in value
-        result[key] = merge(known, value) if merged and isinstance(known, dict) else value
-    return result
-
-
-def _cell(place: Place, trial: _Trial, number: int, phase: Phase) -> Cell:
+def _cell(place: Place, setup: _Setup, number: int, phase: Phase) -> Cell:
     """The cell of the seed of this number, counted from 0 in the tuning and in the test."""
     split = "validation" if phase == "tune" else "eval"
     seed = number + (FIRST_TUNING_SEED if phase == "tune" else 0)
-    start = number % len(trial.warm) if trial.warm else 0
-    config = trial.config | {"seed": seed, "eval": trial.config["eval"] | {"split": split}}
-    # The defaults of the objective are part of the key: a run with another default is another run.
-    objective = objectives.get(**config["objective"]).model_dump(mode="json")
-    key = _digest([config, objective, phase, *([start] if start else [])])
-    warm = trial.warm[start] if trial.warm else None
-    return Cell(*place, trial.index, trial.x, seed, phase, config, warm, start, key)
+    start = number % len(setup.warm) if setup.warm else 0
+    config = merge(setup.config, {"seed": seed, "eval": {"split": split}})
+    warm = setup.warm[start] if setup.warm else None
+    return Cell(*place, setup.index, seed, phase, config, warm, start, key_of(config, start))
 
 
-def _resolved(shared: Values, method: Method | None, trial: Values, where: str) -> Values:
-    """The whole configuration as JSON, checked."""
-    values = merge({"processes": 1, "model": {"threads": 1}}, shared)
-    if method is not None:
-        values |= {"objective": method.objective | trial, "advantage": method.advantage}
+def train_config(config: Values) -> TrainConfig:
+    """The configuration of a cell: one process, one thread, no sample answers, and only the last checkpoint."""
+    checked = TrainConfig(**merge({"processes": 1, "model": {"threads": 1}}, config))
+    kept = {"log": {"samples": 0, "records": True}, "checkpoint": {"every": checked.steps, "keep": 1}}
+    return TrainConfig(**merge(merge({"processes": 1, "model": {"threads": 1}}, config), kept))
+
+
+def _checked(config: Values, where: str) -> TrainConfig:
     try:
-        config = TrainConfig(**values)
-        # The results are measured when the run ends: no sample answers, and only the last checkpoint.
-        kept = {"log": {"samples": 0, "records": True}, "checkpoint": {"every": config.steps, "keep": 1}}
-        # With or without overlap a run is the same: it is no part of a cell's key.
-        return TrainConfig(**merge(values, kept)).model_dump(mode="json", exclude={"rollout": {"overlap"}})
+        return train_config(config)
     except ValueError as error:
-        raise ValueError(f"the suite's run {where}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
+
+
+def key_of(config: Values, warm_start: int, schema: int = SCHEMA_VERSION) -> str:
+    """The key of a cell, from what was set."""
+    return _digest([schema, config, warm_start])
+
+
+def current(config: Values) -> Values:
+    """A stored configuration under the names that settings have now."""
+    result: Values = json.loads(json.dumps(config))
+    for old, new in RENAMED.items():
+        *path, name = old.split(".")
+        table = result
+        for key in path:
+            table = table.get(key, {})
+        if name in table:
+            value = table.pop(name)
+            for key in reversed(new.split(".") if new else []):
+                value = {key: value}
+            result = merge(result, value) if new else result
+    return result
 
 
 def _digest(value: Any) -> str:

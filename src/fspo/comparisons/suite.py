@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fspo.config import parse
 from fspo.settings import Settings, hint
 
-__all__ = ["Method", "Suite", "Tuning", "Values", "load", "names"]
+__all__ = ["Method", "Suite", "Trial", "Tuning", "Values", "load", "merge", "names"]
 
 Values = dict[str, Any]
 """A table of settings, as YAML or JSON holds it."""
+
+Trial = tuple[Values, float]
+"""Parameters of the objective, and a factor on the learning rate."""
 
 
 class Method(Settings):
@@ -24,15 +29,19 @@ class Method(Settings):
     objective: Values = Field(description="name and parameters of the objective; the name may be module:Class")
     advantage: str = Field("rloo", description="how rewards become advantages")
     trials: list[Values] = Field([], description="parameters of the objective to choose from, one table per trial")
+    tuned: bool = Field(False, description="whether its trials are the suite's `ranges`")
 
 
 class Tuning(Settings):
     """How the trial of a method is chosen."""
 
     seeds: int = Field(1, ge=1, description="seeds per trial; no test uses them")
-    all: bool = Field(False, description="choose nothing: run every trial with every test seed")
     shared: bool = Field(
-        False, description="choose one trial per setting by its mean over `tasks`, for those of `confirm` too"
+        False, description="choose one trial per setting by its mean over `tasks`, for all other tasks too"
+    )
+    lr_factors: list[float] = Field([1.0], min_length=1, description="learning rates to cross the trials with")
+    clip_rates: list[float] = Field(
+        [0.03, 0.1, 0.3], min_length=1, description="shares to clip, for which --ranges finds the ranges"
     )
 
 
@@ -42,14 +51,21 @@ class Suite(Settings):
     name: str = Field("", description="name of the file")
     title: str = Field(description="the question of the suite, in one line")
     hypothesis: str = Field("", description="what the suite is to show, written before it is run")
+    endpoint: Literal["gain", "weaker end"] = Field(
+        "gain", description="what methods are compared by: the normalised gain, or the smaller one of the two ends"
+    )
     base: Values = Field({}, description="settings of all runs")
     tasks: dict[str, Values] = Field(min_length=1, description="label and settings of each task")
     confirm: dict[str, Values] = Field(
         {}, description="label and settings of tasks by which nothing is chosen: they confirm what `tasks` suggest"
     )
+    crossed: dict[str, Values] = Field(
+        {}, description="label and settings of tasks run again with another advantage, in tables of their own"
+    )
     settings: dict[str, Values] = Field({"default": {}}, min_length=1, description="label and settings of each variant")
-    methods: dict[str, Method] = Field(
-        min_length=1, description="label, objective and trials of each method, or the suite to take them from"
+    methods: dict[str, Method] = Field(min_length=1, description="label, objective and trials of each method")
+    ranges: dict[str, dict[str, list[Values]]] = Field(
+        {}, description="trials by setting and method, as --ranges prints them; they replace those of the method"
     )
     reference: str = Field(description="the method that the others are compared with")
     seeds: int = Field(8, ge=1, description="number of test seeds, counted from 0")
@@ -60,13 +76,13 @@ class Suite(Settings):
 
     @property
     def all_tasks(self) -> dict[str, Values]:
-        """The choosing and the confirming tasks."""
-        return self.tasks | self.confirm
+        """The tasks that choose, that confirm, and that are crossed with another advantage."""
+        return self.tasks | self.confirm | self.crossed
 
-    @field_validator("methods", mode="before")
-    @classmethod
-    def _shared(cls, methods: Any) -> Any:
-        return load(methods).methods if isinstance(methods, str) else methods
+    def trials(self, setting: str, method: str) -> list[Trial]:
+        """The trials of a method in a setting, ranges crossed with learning rates; empty if nothing is tuned."""
+        ranges = self.ranges.get(setting, {}).get(method, self.methods[method].trials)
+        return list(itertools.product(ranges, self.tuning.lr_factors))
 
     @model_validator(mode="after")
     def _fits(self) -> Suite:
@@ -74,18 +90,32 @@ class Suite(Settings):
             raise ValueError(
                 f"reference = {self.reference!r} is not one of the methods{hint(self.reference, self.methods)}"
             )
-        numbers = {label: len(method.trials) for label, method in self.methods.items() if method.trials}
-        if not self.tuning.all and len(set(numbers.values())) > 1:
-            listed = ", ".join(f"{label} {number}" for label, number in numbers.items())
-            raise ValueError(f"the methods have different numbers of trials ({listed}): give each the same number")
-        for label in self.tasks.keys() & self.confirm.keys():
-            raise ValueError(f"{label} is under tasks and under confirm: a task is either chosen by or confirmed on")
-        if self.tuning.all and self.tuning.shared:
-            raise ValueError("tuning.all runs every trial and tuning.shared chooses one: set one of them")
+        for setting, methods in self.ranges.items():
+            for label, known in [(setting, self.settings), *((method, self.methods) for method in methods)]:
+                if label not in known:
+                    raise ValueError(f"ranges names {label!r}, which the suite does not have{hint(label, known)}")
+        for setting in self.settings:
+            numbers = {label: len(trials) for label in self.methods if (trials := self.trials(setting, label))}
+            if len(set(numbers.values())) > 1:
+                listed = ", ".join(f"{label} {number}" for label, number in numbers.items())
+                raise ValueError(f"the methods have different numbers of trials ({listed}): give each the same number")
+        if len(self.all_tasks) < len(self.tasks) + len(self.confirm) + len(self.crossed):
+            raise ValueError("a label is under two of tasks, confirm and crossed: a task is either chosen by or not")
         for label, values in [("base", self.base), *self.all_tasks.items(), *self.settings.items()]:
-            for key in {"objective", "advantage", "seed"} & values.keys():
+            own = {"objective", "seed"} | ({"advantage"} if label not in self.crossed else set())
+            for key in own & values.keys():
                 raise ValueError(f"{label} sets {key}: write objectives and advantages under methods, and seeds: N")
         return self
+
+
+def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
+    """`over` laid over `values`, table by table; a table with a name of its own replaces the one below it."""
+    result = dict(values)
+    for key, value in over.items():
+        known = result.get(key)
+        merged = isinstance(value, dict) and isinstance(known, dict) and "name" not in value
+        result[key] = merge(known, value) if merged and isinstance(known, dict) else value
+    return result
 
 
 def names() -> list[str]:

@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fspo.cli.main import app
-from fspo.comparisons.plan import Job, Plan
+from fspo.comparisons.plan import Job, Plan, WarmStart
+from fspo.comparisons.run import JobResult, LocalExecutor, SuiteProgress, perform, ranges, run
 from fspo.comparisons.store import Store, read
-from fspo.comparisons.suite import load, names
-from fspo.comparisons.workers import JobRequest, JobResult, LocalExecutor, RayExecutor, perform, run
+from fspo.comparisons.suite import Suite, load, names
 from fspo.runs import locked
 from helpers.processes import fspo, start
 
@@ -40,16 +40,11 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 
 
 @pytest.mark.slow
-def test_a_suite_leaves_results_a_table_and_a_page(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_suite_shows_its_progress_from_the_start(smoke: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = smoke
-    rows = read(folder / "results.parquet")
-    plan = Plan(load("smoke"))
-    assert len(rows) == plan.total == CELLS
-    assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
-    assert {path.name for path in folder.iterdir()} == {"results.parquet", "table.md", "report.html"}
-    assert (folder / "table.md").read_text().strip() in done.stdout
+    assert len(read(folder)) == Plan(load("smoke")).total == CELLS
+    assert done.stdout.index(f"smoke: 0 of {CELLS} cells are done") < done.stdout.index("being made")
     assert f"{CELLS} of {CELLS}: test sort" in done.stdout
-    assert re.search(r"cells took \d+ s of CPU, wall \d+ s, workers busy \d+%", done.stdout)
     assert "Loading weights" not in done.stderr
 
 
@@ -122,61 +117,68 @@ def test_interrupted_in_every_way_and_on_from_there(
     )
 
 
-class Log(list[str]):
-    """Keeps what it is told."""
+class Log(SuiteProgress):
+    """Keeps what happened."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
 
     def started(self, job: Job) -> None:
-        self.append(f"start {job.key}")
+        self.events.append(f"start {job.key}")
 
     def finished(self, job: Job, row: Any, seconds: float) -> None:
-        self.append(f"end {job.key}")
+        self.events.append(f"end {job.key}")
 
 
-class InProcess:
+class InProcess(LocalExecutor):
     """Does the jobs in this process, one at a time."""
 
-    size = 1
-
     def __init__(self, work: Path) -> None:
-        self.work: Path | None = work
-        self.requests: list[JobRequest] = []
+        self.size, self.work = 1, work
+        self.requests: list[tuple[Job, WarmStart | None]] = []
 
-    def submit(self, request: JobRequest) -> None:
-        self.requests.append(request)
+    def submit(self, job: Job, warm: WarmStart | None) -> None:
+        self.requests.append((job, warm))
 
     def wait(self) -> list[tuple[Job, JobResult]]:
-        request = self.requests.pop()
-        return [(request.job, perform(request))]
-
-    def close(self) -> None: ...
+        job, warm = self.requests.pop()
+        return [(job, perform(job, warm, self.work))]
 
 
-def test_all_cells_run_and_a_finished_suite_is_only_written_again(tmp_path: Path) -> None:
-    log, plan = Log(), Plan(load("smoke"))
-    run(plan, Store(tmp_path / "results.parquet"), InProcess(tmp_path / "work"), log)
-    before = read(tmp_path / "results.parquet")
-    assert [row["key"] for row in before] == [cell.key for cell in plan.cells(before)]
-    assert log[2:] == [f"{event} {row['key']}" for row in before for event in ("start", "end")], "after a warm start"
-    (tmp_path / "work").rmdir()
-    done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(tmp_path)])
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the suite `smoke`, run in this process."""
+    folder, log, plan = tmp_path_factory.mktemp("finished"), Log(), Plan(load("smoke"))
+    run(plan, Store(folder / "results.parquet"), InProcess(folder / "work"), log)
+    rows = read(folder / "results.parquet")
+    assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
+    after_warm_start = log.events[2:]
+    assert after_warm_start == [f"{event} {row['key']}" for row in rows for event in ("start", "end")]
+    (folder / "work").rmdir()
+    return folder
+
+
+def test_a_finished_suite_is_only_written_again(finished: Path) -> None:
+    before = read(finished)
+    done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(finished)])
     assert done.exit_code == 0
-    assert "of CPU" not in done.output
-    assert {path.name for path in tmp_path.iterdir()} == {"results.parquet", "table.md", "report.html"}
-    assert (tmp_path / "table.md").read_text().strip() in done.output
-    assert read(tmp_path / "results.parquet") == before
+    assert "cells are done" not in done.output
+    assert {path.name for path in finished.iterdir()} == {"results.parquet", "table.md", "report.html"}
+    assert (finished / "table.md").read_text().strip() in done.output
+    assert read(finished) == before
 
 
 def test_no_cell_starts_after_the_time_is_up(tmp_path: Path) -> None:
     log = Log()
     run(Plan(load("smoke")), Store(tmp_path / "results.parquet"), InProcess(tmp_path), log, until=time.monotonic() - 1)
-    assert log == []
+    assert log.events == []
 
 
 def test_an_error_names_the_cell_and_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
     plan = Plan(load("smoke"))
     cell = plan.tuning[0]
-    cell.config["log"]["trackio"] = "a project"
+    cell.config["log"] = {"trackio": "a project"}
     with pytest.raises(ValueError, match=r"^tune sort fspo, trial 0, seed 1000: ValueError: .*'trackio'"):
         run(plan, Store(tmp_path / "results.parquet"), InProcess(tmp_path), Log())
     assert (tmp_path / cell.key / "config.yaml").is_file()
@@ -204,17 +206,40 @@ def test_workers_have_one_thread_and_end(tmp_path: Path) -> None:
     assert not worker.is_running()
 
 
-def test_without_ray_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match="pip install ray"):
-        RayExecutor("local", 1)
+def test_questions_to_finished_results(finished: Path, tmp_path: Path) -> None:
+    def asked(*options: str) -> str:
+        done = CliRunner().invoke(app, ["compare", "smoke", "--out", str(finished), *options])
+        assert done.exit_code == 0, done.exception
+        return done.output
+
+    assert "### fspo and gspo" in asked("--pairs", "fspo, gspo")
+    said = asked("--against", str(finished))
+    assert f"cells in both: {CELLS}" in said
+    assert f"the same in every outcome column, to the last digit: {CELLS}" in said
+    assert "inside the other's intervals: 2 of 2" in said
+    assert "1 of 1 cells are the same" in asked("--rerun", "1", "--save", str(tmp_path / "again.parquet"))
+    (again,) = read(tmp_path / "again.parquet")
+    (tmp_path / "cells.yaml").write_text(f"smoke: [{again['key']}]\n")
+    said = asked("--rerun", str(tmp_path / "cells.yaml"), "--against", str(tmp_path / "again.parquet"))
+    assert "1 of 1 cells are the same" in said
+    (tmp_path / "cells.yaml").write_text("smoke: [no such key]\n")
+    with pytest.raises(AssertionError, match="the results have no such cell"):
+        asked("--rerun", str(tmp_path / "cells.yaml"))
 
 
-@pytest.mark.slow
-def test_the_same_figures_on_ray(smoke: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    fspo("compare", "smoke", "--out", str(tmp_path), "--ray", "local", "--workers", "2")
-    assert figures(tmp_path) == figures(smoke[0])
+def test_ranges_clip_what_is_wanted_of_the_same_responses() -> None:
+    """Methods that clip answers, tokens and softly; each wider range clips less."""
+    names = {"fspo": "c_high", "gspo": "clip_high", "grpo": "clip_high", "sapo": "tau_pos"}
+    given = load("smoke").model_dump(mode="json")
+    given["methods"] = {name: {"objective": {"name": name}, "tuned": True} for name in names}
+    given["methods"]["reinforce"] = {"objective": {"name": "reinforce"}}
+    plan = Plan(Suite(**given | {"tuning": {"clip_rates": [0.05, 0.3]}}))
+    result = ranges(plan, "default")
+    assert list(result) == list(names)
+    widths = {name: [values[names[name]] for values in trials] for name, trials in result.items()}
+    assert all(len(two) == 2 and two[0] > two[1] > 0 for name, two in widths.items() if name != "sapo"), widths
+    done = CliRunner().invoke(app, ["compare", "smoke", "--ranges"])  # none of its methods is tuned
+    assert done.output.startswith("ranges:")
 
 
 def test_the_list_has_the_question_of_each_suite() -> None:

@@ -1,0 +1,465 @@
+"""Statistics over the runs of a comparison, with intervals: gains, leads, clipping over length, and what was learnt.
+
+The runs of a warm start share its luck, so that the units of every interval are warm starts, with all seeds of a start
+taken together; where all runs have one start, they are seeds, and the interval holds for that start alone. Methods are
+compared by pairs of the same task and seed. Means get Student's interval over the means of the units, with Welch's
+degrees of freedom where several tasks are averaged. Other figures (LRE, flatness, clip rate, H) get a bootstrap over
+units (`DRAWS` resamplings with a fixed seed). Its percentile interval is too narrow by sqrt((n - 1) / n) and uses the
+normal quantile where Student's is right, so its levels are moved outwards until a mean of normal values gets Student's
+interval (the expanded percentile interval of Hesterberg, arXiv 1411.5279).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
+
+from fspo import objectives
+from fspo.comparisons.plan import Row
+from fspo.comparisons.suite import Suite
+from fspo.fairness.bins import cut, quantile_edges
+from fspo.fairness.measure import FairnessReport, report_of_bins
+from fspo.fairness.scaling import fit_of_sums
+from fspo.text import slug
+
+__all__ = [
+    "CONFIDENCE", "DRAWS", "Clipping", "Estimate", "Feature", "Lead", "RunGroup", "Sample",
+    "SuiteResults", "clipping", "curve", "estimate", "feature", "feature_names", "flatness_ratio", "gain",
+    "gains", "law", "lead", "mean_flatness", "mean_gain", "mean_lre", "mean_of", "objective_class", "tail",
+    "weaker_end", "weights",
+]  # fmt: skip
+
+Floats = NDArray[np.float64]
+DRAWS = 2000
+CONFIDENCE = 0.95
+BINS = 6  # of length
+
+
+class Estimate(NamedTuple):
+    """A number and its interval; no interval (None) from a single start, or a single seed of one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Sample(NamedTuple):
+    """One number per run of a group, and the unit of resampling that each belongs to."""
+
+    values: Floats
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The test runs of one method on one task in one setting: one row per seed."""
+
+    task: str
+    setting: str
+    method: str
+    rows: list[Row]
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """What is resampled: the warm start of each run or, where there is only one, its seed."""
+        starts = tuple(row.get("warm_start") or 0 for row in self.rows)
+        return starts if len(set(starts)) > 1 else tuple(row["seed"] for row in self.rows)
+
+    def sample(self, value: str | Callable[[Row], float | None] | Mapping[int, float | None]) -> Sample:
+        """A column, or another number per run (by its row, or by seed), of the runs where it is known."""
+        if isinstance(value, str):
+            numbers = [row[value] for row in self.rows]
+        else:
+            numbers = [value(row) if callable(value) else value.get(row["seed"]) for row in self.rows]
+        known = [(x, u) for x, u in zip(numbers, self.units, strict=True) if x is not None and math.isfinite(x)]
+        return Sample(np.array([x for x, _ in known], np.float64), tuple(u for _, u in known))
+
+    def mean(self, value: str | Callable[[Row], float | None] | Mapping[int, float | None]) -> Estimate | None:
+        return mean_of(self.sample(value))
+
+    @property
+    def collapsed(self) -> int:
+        return sum(bool(row["collapsed"]) for row in self.rows)
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def weights(units: tuple[int, ...]) -> Floats:
+    """(DRAWS, runs): how often each draw takes each run."""
+    distinct, index = np.unique(units, return_inverse=True)
+    n = len(distinct)
+    draws = np.random.default_rng([20250911, n]).integers(n, size=(DRAWS, n))
+    counts = np.stack([(draws == k).sum(1) for k in range(n)], 1).astype(np.float64)
+    return np.asarray(counts[:, index])
+
+
+def tail(sizes: Sequence[int], confidence: float = CONFIDENCE) -> float | None:
+    """The share of draws to cut off on each side, for tasks of so many units; None where a task has only one."""
+    if not sizes or min(sizes) < 2:
+        return None
+    free = sum(sizes) - len(sizes)
+    return float(ndtr(math.sqrt(sum(sizes) / free) * stdtrit(free, (1 - confidence) / 2)))
+
+
+def estimate(value: float, draws: Floats, sizes: Sequence[int]) -> Estimate:
+    """The value with the interval of its draws."""
+    cut_off = tail(sizes)
+    if cut_off is None:
+        return Estimate(value)
+    low, high = np.quantile(draws, [cut_off, 1 - cut_off])
+    return Estimate(value, float(low), float(high))
+
+
+def mean_of(*samples: Sample) -> Estimate | None:
+    """The mean over tasks, each of equal weight, of the mean over its units; None where no run has a value."""
+    tasks = []
+    for values, units in samples:
+        distinct = np.unique(units)
+        if len(distinct):
+            tasks.append(np.array([values[np.array(units) == unit].mean() for unit in distinct]))
+    if not tasks:
+        return None
+    value = float(np.mean([means.mean() for means in tasks]))
+    if min(len(means) for means in tasks) < 2:
+        return Estimate(value)
+    variances = [float(means.var(ddof=1)) / len(means) for means in tasks]
+    total = sum(variances)
+    if not total:
+        return Estimate(value, value, value)
+    free = total**2 / sum(v**2 / (len(means) - 1) for v, means in zip(variances, tasks, strict=True))
+    half = -float(stdtrit(free, (1 - CONFIDENCE) / 2)) * math.sqrt(total) / len(tasks)
+    return Estimate(value, value - half, value + half)
+
+
+# --- gains and leads --------------------------------------------------------------------------------------------------
+
+
+def gain(row: Row) -> float | None:
+    """The normalised gain (final - start) / (1 - start): the share of what was left to learn that was learnt."""
+    return _share(row["start"], row["final"])
+
+
+def weaker_end(row: Row) -> float | None:
+    """The smaller of the normalised gains of the easiest and the hardest quarter of the prompts."""
+    bins = row["gains"] or []
+    ends = [_share(b["start"], b["final"]) for b in (bins[0], bins[-1])] if len(bins) > 1 else []
+    known = [end for end in ends if end is not None]
+    return min(known) if len(known) == 2 else None
+
+
+ENDPOINTS: dict[str, Callable[[Row], float | None]] = {"gain": gain, "weaker end": weaker_end}
+
+
+def _share(start: float, final: float) -> float | None:
+    return (final - start) / (1 - start) if start < 1 else None
+
+
+def mean_gain(groups: Sequence[RunGroup], endpoint: str = "gain") -> Estimate | None:
+    """The endpoint of a method, the mean over tasks with equal weight; one group per task."""
+    return mean_of(*(group.sample(ENDPOINTS[endpoint]) for group in groups))
+
+
+class Lead(NamedTuple):
+    """How far a method is ahead of another, over the tasks and seeds that both have."""
+
+    difference: Estimate  # mean over tasks of the mean difference by seed
+    won: float  # pairs of the same task and seed in which it is better, ties by half
+    pairs: int
+
+
+def lead(ours: Sequence[RunGroup], theirs: Sequence[RunGroup], endpoint: str = "gain") -> Lead | None:
+    """Groups of one setting; None where no seed of any task is common to both."""
+    of, others = ENDPOINTS[endpoint], {group.task: group for group in theirs}
+    samples = []
+    for group in ours:
+        other = {row["seed"]: of(row) for row in others[group.task].rows} if group.task in others else {}
+        gaps: dict[int, float | None] = {}
+        for row in group.rows:
+            mine, its = of(row), other.get(row["seed"])
+            gaps[row["seed"]] = None if mine is None or its is None else mine - its
+        samples.append(group.sample(gaps))
+    difference = mean_of(*samples)
+    if difference is None:
+        return None
+    every = np.concatenate([sample.values for sample in samples])
+    return Lead(difference, float((every > 0).sum() + 0.5 * (every == 0).sum()), len(every))
+
+
+# --- one method at one place ------------------------------------------------------------------------------------------
+
+
+def curve(group: RunGroup, steps: str, key: str, *, hold: bool = False) -> tuple[list[float], list[Estimate]]:
+    """A column over the steps, mean over runs.
+
+    With `hold`, a run that failed keeps its last value to the end, so that a mean is never over the survivors alone.
+    """
+    curves = [
+        {x: float(y) for x, y in zip(row[steps] or [], row[key] or [], strict=True) if y is not None and y == y}
+        for row in group.rows
+    ]
+    points: list[tuple[float, Estimate]] = []
+    for x in sorted({x for run in curves for x in run}):
+        here = {
+            row["seed"]: run.get(x, _last(run, x) if hold else None)
+            for row, run in zip(group.rows, curves, strict=True)
+        }
+        at = group.mean(here)
+        if at is not None:
+            points.append((float(x), at))
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _last(run: dict[Any, float], x: float) -> float | None:
+    before = [step for step in run if step < x]
+    return run[max(before)] if before else None
+
+
+def gains(group: RunGroup) -> list[tuple[float, float, Estimate]]:
+    """Accuracy at the end minus that at the start by bin of difficulty; empty where the runs' bins are not the same."""
+    tables = [row["gains"] or [] for row in group.rows]
+    limits = [(b["low"], b["high"]) for b in tables[0]]
+    if any([(b["low"], b["high"]) for b in table] != limits for table in tables):
+        return []
+    result = []
+    for k, (low, high) in enumerate(limits):
+        value = group.mean({row["seed"]: row["gains"][k]["final"] - row["gains"][k]["start"] for row in group.rows})
+        assert value is not None
+        result.append((low, high, value))
+    return result
+
+
+class Feature(NamedTuple):
+    """A feature of the held-out answers over the run."""
+
+    steps: list[float]
+    values: list[Estimate]
+    optimum: float | None
+
+
+def feature_names(groups: Sequence[RunGroup]) -> list[str]:
+    """The features that any of the runs has."""
+    return sorted({name for group in groups for row in group.rows for name in json.loads(row["features"] or "{}")})
+
+
+def feature(group: RunGroup, name: str) -> Feature | None:
+    """None where no run has it."""
+    empty: Row = {"steps": [], "values": []}
+    rows = [row | json.loads(row["features"] or "{}").get(name, empty) for row in group.rows]
+    steps, values = curve(RunGroup(group.task, group.setting, group.method, rows), "steps", "values")
+    return Feature(steps, values, json.loads(group.rows[0]["optimum"] or "{}").get(name)) if steps else None
+
+
+# --- clipping over length ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Clipping of one group by bin of length.
+
+    LRE and flatness are maxima over bins, which noise only raises. Their intervals are the value ± q, where q is the
+    quantile of the largest move of any bin (for flatness, of the gap between any two bins) in a draw: the true value
+    differs from the measured one by at most that, also where it is 0.
+    """
+
+    report: FairnessReport  # bins with Wilson's intervals
+    middles: list[float]  # mean length of each bin
+    size: int  # units of resampling
+    clip_rate: Estimate
+    reweighting_moves: Floats  # (draws,) largest move of any r_k
+    rate_moves: Floats  # (draws,) largest move of the gap between any two bins' rates
+
+    @property
+    def lre(self) -> Estimate:
+        return mean_lre([self])
+
+    @property
+    def flatness(self) -> Estimate:
+        return mean_flatness([self])
+
+
+def clipping(group: RunGroup) -> Clipping | None:
+    """The clipping of a group; None where no update was off-policy, so that nothing could be clipped."""
+    lengths, (count, accepted) = _sums(group, "count", "accepted")
+    if not count.sum():
+        return None
+    live = count.sum(0) > 0
+    lengths, count, clipped = lengths[live], count[:, live], np.maximum(count - accepted, 0)[:, live]
+    rows = count.sum(0)
+    bins = cut(lengths, quantile_edges(lengths, BINS, rows))
+    inside = (bins.index[:, None] == np.arange(len(bins))).astype(np.float64)
+    report = report_of_bins(bins, clipped.sum(0), count=rows, confidence=CONFIDENCE)
+
+    W, size = weights(group.units), len(set(group.units))
+    counts, losses = W @ (count @ inside), W @ (clipped @ inside)
+    rate = np.array([b.acceptance for b in report.bins])
+    # A bin without a response in a draw keeps its rate.
+    drawn = np.where(counts > 0, 1 - losses / np.maximum(counts, 1e-300), rate)
+    total = np.maximum(counts.sum(1), 1e-300)
+    overall = 1 - losses.sum(1) / total
+    r = np.array([b.reweighting for b in report.bins])
+    off = drawn - rate
+    return Clipping(
+        report=report,
+        middles=list((rows * lengths) @ inside / (rows @ inside)),
+        size=size,
+        clip_rate=estimate(report.clip_rate, 1 - overall, [size]),
+        reweighting_moves=np.abs(drawn / np.where(overall > 0, overall, 1.0)[:, None] - r).max(1),
+        rate_moves=off.max(1) - off.min(1),
+    )
+
+
+def mean_lre(clippings: Sequence[Clipping]) -> Estimate:
+    """Mean over tasks."""
+    moves = np.mean([c.reweighting_moves for c in clippings], 0)
+    return _moved(float(np.mean([c.report.lre for c in clippings])), moves, [c.size for c in clippings], CONFIDENCE)
+
+
+def mean_flatness(clippings: Sequence[Clipping], confidence: float = CONFIDENCE) -> Estimate:
+    """Mean over tasks."""
+    moves = np.mean([c.rate_moves for c in clippings], 0)
+    return _moved(
+        float(np.mean([c.report.flatness for c in clippings])), moves, [c.size for c in clippings], confidence
+    )
+
+
+def _moved(value: float, moves: Floats, sizes: Sequence[int], confidence: float) -> Estimate:
+    """A non-negative value ± the quantile of its moves."""
+    share = tail(sizes, confidence)
+    if share is None:
+        return Estimate(value)
+    q = float(np.quantile(moves, 1 - 2 * share))
+    return Estimate(value, max(0.0, value - q), value + q)
+
+
+def flatness_ratio(ours: Sequence[Clipping], reference: Sequence[Clipping]) -> Estimate | None:
+    """Mean flatness divided by that of the reference; None where the reference's is 0.
+
+    The interval is the range of the ratio over both intervals, each at half the error, so that they hold together. Its
+    upper end is infinite where the reference may be perfectly flat.
+    """
+    half = 1 - (1 - CONFIDENCE) / 2
+    top, below = mean_flatness(ours, half), mean_flatness(reference, half)
+    if not below.value:
+        return None
+    if top.low is None or top.high is None or below.low is None or below.high is None:
+        return Estimate(top.value / below.value)
+    return Estimate(top.value / below.value, top.low / below.high, top.high / below.low if below.low else float("inf"))
+
+
+def law(group: RunGroup) -> tuple[Estimate, Estimate, Estimate] | None:
+    """mu, sigma and H of S = mu L + sigma L^H Z, fitted to the sums of all runs.
+
+    None where it cannot be fitted: too few responses, one length, or nothing off-policy.
+    """
+    lengths, (count, total, square) = _sums(group, "all_count", "total", "square")
+    if not count.sum():
+        return None
+    W = np.concatenate([np.ones((1, len(group.rows))), weights(group.units)])  # the first row is all runs as they are
+    try:
+        H, mu, variance, centre = fit_of_sums(lengths, W @ count, W @ total, W @ square)
+    except ValueError:
+        return None
+    sigma = np.sqrt(variance) * np.exp(-H * centre)
+    fitted = [estimate(float(v[0]), v[1:], [len(set(group.units))]) for v in (mu, sigma, H)]
+    return fitted[0], fitted[1], fitted[2]
+
+
+def _sums(group: RunGroup, *keys: str) -> tuple[Floats, list[Floats]]:
+    """The lengths of all runs, and (runs, lengths) of each column."""
+    lengths = np.unique(np.concatenate([np.asarray(row["lengths"] or [], np.float64) for row in group.rows]))
+    columns = [np.zeros((len(group.rows), len(lengths))) for _ in keys]
+    for k, row in enumerate(group.rows):
+        at = np.searchsorted(lengths, np.asarray(row["lengths"] or [], np.float64))
+        for column, key in zip(columns, keys, strict=True):
+            column[k, at] = np.asarray(row[key] or [], np.float64)
+    return lengths, columns
+
+
+def objective_class(name: str) -> type[objectives.Objective]:
+    """The class of an objective that a results file names. The file is data: `module:Class` is not imported for it."""
+    if not objectives.known(name):
+        raise ValueError(f"the results name the objective {name!r}, which this suite does not have: remove these rows")
+    return objectives.get_class(name)
+
+
+# --- a whole suite ----------------------------------------------------------------------------------------------------
+
+
+class SuiteResults:
+    """Groups of runs by place (a task in a setting) and method."""
+
+    def __init__(self, rows: Iterable[Row], suite: Suite) -> None:
+        self.suite = suite
+        self.groups = _groups(rows, suite)
+        self.methods = [m for m in suite.methods if any(g.method == m for g in self.groups)]
+        self.tasks = [task for task in suite.all_tasks if any(g.task == task for g in self.groups)]
+        self.settings = [s for s in suite.settings if any(g.setting == s for g in self.groups)]
+        self.rows = [row for group in self.groups for row in group.rows]
+        self._clipping: dict[int, Clipping | None] = {}
+
+    @cached_property
+    def places(self) -> dict[tuple[str, str], str]:
+        """The name of each place; no two give the same file name."""
+        places = dict.fromkeys((group.task, group.setting) for group in self.groups)
+        one = len(self.suite.settings) == 1
+        return dict(zip(places, _distinct([task if one else f"{task}, {s}" for task, s in places]), strict=True))
+
+    @cached_property
+    def parts(self) -> dict[str, list[str]]:
+        """The tasks that have runs, by the word that describes them: choosing, confirming, and crossed apart."""
+        if not self.suite.confirm and not self.suite.crossed:
+            return {"": self.tasks}
+        suite = self.suite
+        kinds = {"choosing ": suite.tasks, "confirming ": suite.confirm, "crossed ": suite.crossed}
+        parts = {kind: [task for task in self.tasks if task in known] for kind, known in kinds.items()}
+        return {kind: tasks for kind, tasks in parts.items() if tasks}
+
+    def at(self, place: tuple[str, str]) -> list[RunGroup]:
+        return [g for g in self.groups if (g.task, g.setting) == place]
+
+    def of(self, method: str, setting: str, tasks: Collection[str] | None = None) -> list[RunGroup]:
+        """The groups of a method in a setting, one per task; of all tasks or of these."""
+        return [
+            g for g in self.groups if g.method == method and g.setting == setting and (tasks is None or g.task in tasks)
+        ]
+
+    def clipping(self, group: RunGroup) -> Clipping | None:
+        """Computed once per group."""
+        key = id(group)
+        if key not in self._clipping:
+            self._clipping[key] = clipping(group)
+        return self._clipping[key]
+
+    def clippings(self, method: str, setting: str, tasks: Collection[str] | None = None) -> list[Clipping]:
+        return [c for c in map(self.clipping, self.of(method, setting, tasks)) if c is not None]
+
+
+def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
+    """The runs of phase test in the suite's order, by seed; rows of other tasks, settings or methods are left out."""
+    by_group: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for row in rows:
+        if row["phase"] == "test":
+            by_group.setdefault((row["task"], row["setting"], row["method"]), {})[row["seed"]] = row
+    places = itertools.product(suite.all_tasks, suite.settings, suite.methods)
+    return [RunGroup(*key, [by_group[key][s] for s in sorted(by_group[key])]) for key in places if key in by_group]
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, numbered where two would give the same file name."""
+    result: list[str] = []
+    taken: set[str] = set()
+    for k, name in enumerate(names):
+        result.append(f"{name} ({k + 1})" if slug(name) in taken else name)
+        taken.add(slug(result[-1]))
+    return result

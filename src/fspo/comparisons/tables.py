@@ -1,0 +1,267 @@
+"""The tables of a comparison: across tasks, across settings, and for every task."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fspo.comparisons.plan import NO_TRIAL, Row
+from fspo.comparisons.statistics import (
+    Estimate,
+    RunGroup,
+    SuiteResults,
+    feature,
+    feature_names,
+    flatness_ratio,
+    gain,
+    gains,
+    law,
+    lead,
+    mean_flatness,
+    mean_gain,
+    mean_lre,
+    objective_class,
+)
+from fspo.comparisons.suite import Suite
+from fspo.pages.document import Table
+from fspo.text import short, visible
+
+__all__ = ["details", "notes", "overview", "pairs", "text"]
+
+NONE = "–"
+# Units for a bootstrap interval of 95 %: the true mean lies between the smallest and the largest of n values, and so
+# between any resampled means, in only 1 - 2^(1 - n) of cases.
+ENOUGH = 5
+ENDPOINT_NAMES = {"gain": "normalised gain, %", "weaker end": "smaller normalised gain of the two end quarters, %"}
+
+
+def text(rows: list[Row], suite: Suite) -> str:
+    """All tables as Markdown."""
+    results = SuiteResults(rows, suite)
+    parts = [f"## {suite.title}", *notes(results), *(t.markdown() for t in [*overview(results), *details(results)])]
+    return visible("\n\n".join(parts) + "\n")
+
+
+def notes(results: SuiteResults) -> list[str]:
+    """What the tables are based on: the number of runs and starts, failed runs, and the version of the code."""
+    suite, counts = results.suite, [len(group.rows) for group in results.groups]
+    if not counts:
+        return ["No test run is finished."]
+    many = f"{counts[0]}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    wanted = len(suite.all_tasks) * len(suite.settings) * len(suite.methods)
+    missing = f" {wanted - len(counts)} of {wanted} combinations have no finished run yet." * (len(counts) < wanted)
+    sentences = [f"Hypothesis: {suite.hypothesis.strip()}"] if suite.hypothesis else []
+    if suite.confirm:
+        sentences.append(f"Nothing was chosen by the confirming tasks: {', '.join(suite.confirm)}.")
+    over = "warm starts" if suite.warm_starts > 1 else "seeds"
+    sentences.append(
+        f"{many} test seed{'s' * (max(counts) > 1)} per method, task and setting"
+        + f", from {suite.warm_starts} warm starts" * (suite.warm_starts > 1)
+        + f".{missing} In brackets: 95 % intervals over {over}, Student's for means, else bootstraps."
+    )
+    if 1 < min(len(set(group.units)) for group in results.groups) < ENOUGH:
+        sentences.append(
+            f"With fewer than {ENOUGH} {over} a bootstrap (LRE, flatness, clip rate, H) covers less than 95 %."
+        )
+    failed = sum(row["status"] == "failed" for row in results.rows)
+    if failed:
+        sentences.append(
+            f"{failed} runs failed (too many updates had no finite gradient) and count with their last evaluation."
+        )
+    codes = sorted(
+        {f"fspo {row['version']}" + f" at {row['commit'][:10]}" * bool(row["commit"]) for row in results.rows}
+    )
+    if len(codes) > 1:
+        sentences.append(f"These runs were made by different versions of the code: {', '.join(codes)}.")
+    else:
+        sentences.append(f"Code: {codes[0]}.")
+    return sentences
+
+
+def overview(results: SuiteResults) -> list[Table]:
+    """All tasks together, by method and by setting."""
+    return _across(results) + (_by_setting(results) if len(results.settings) > 1 else [])
+
+
+def details(results: SuiteResults) -> list[Table]:
+    """Each task and setting, who gains, features, the law of S, and directions."""
+    tables = [_place(results, place) for place in results.places]
+    tables += [make(name, results.at(place)) for make in (_gains, _features) for place, name in results.places.items()]
+    tables += [_laws(results), _directions(results)]
+    return [table for table in tables if table.rows]
+
+
+def pairs(results: SuiteResults, one: str, other: str) -> Table:
+    """Two methods, seed by seed, in every setting: over the tasks of each part, and on each task."""
+    for name in (one, other):
+        if name not in results.methods:
+            raise ValueError(f"{name!r} is not a method with runs: these are {', '.join(results.methods)}")
+    rows = []
+    for setting, (kind, part) in itertools.product(results.settings, results.parts.items()):
+        together = {f"{kind}tasks": part} if len(part) > 1 else {}
+        for name, tasks in (together | {task: [task] for task in part}).items():
+            ahead = lead(*(results.of(m, setting, tasks) for m in (one, other)), results.suite.endpoint)
+            if ahead is not None:
+                won = f"{ahead.won:g} of {ahead.pairs}"
+                rows.append([f"{setting}, {name}", percent(ahead.difference, signed=True), won])
+    head = ["tasks", f"{one} ahead of {other}: {ENDPOINT_NAMES[results.suite.endpoint]}", "pairs won"]
+    return Table(f"{one} and {other}", head, rows)
+
+
+def _across(results: SuiteResults) -> list[Table]:
+    """One table per setting and per kind of tasks: the reference against every other method."""
+    reference, endpoint, tables = results.suite.reference, results.suite.endpoint, []
+    for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
+        ours = results.of(reference, setting, part)
+        own_clips = results.clippings(reference, setting, part)
+        rows = []
+        for method in results.methods:
+            theirs, clips = results.of(method, setting, part), results.clippings(method, setting, part)
+            if not theirs:
+                continue
+            ahead = lead(ours, theirs, endpoint) if method != reference else None
+            ratio = flatness_ratio(clips, own_clips) if clips and own_clips and method != reference else None
+            rows.append([
+                method,
+                percent(mean_gain(theirs, endpoint)),
+                NONE if ahead is None else percent(ahead.difference, signed=True),
+                NONE if ahead is None else f"{ahead.won:g} of {ahead.pairs}",
+                _collapsed(theirs),
+                number(mean_lre(clips)) if clips else NONE,
+                percent(mean_flatness(clips)) if clips else NONE,
+                number(ratio),
+            ])  # fmt: skip
+        where = f", {setting}" * (len(results.suite.settings) > 1)
+        tasks = f"{len(part)} {kind}task" + "s" * (len(part) > 1)
+        head = ["method", ENDPOINT_NAMES[endpoint], f"{reference} ahead by, points", f"pairs won by {reference}",
+                "collapsed", "LRE", "flatness, points", f"flatness / {reference}'s"]  # fmt: skip
+        tables.append(Table(f"Across {tasks}{where}", head, rows))
+    return tables
+
+
+def _by_setting(results: SuiteResults) -> list[Table]:
+    """Final accuracy of every task by setting."""
+    tables = []
+    for task in results.tasks:
+        rows = []
+        for method in results.methods:
+            cells = []
+            for setting in results.settings:
+                groups = results.of(method, setting, [task])
+                collapsed = sum(group.collapsed for group in groups)
+                value = groups[0].mean("final") if groups else None
+                cells.append(percent(value) + f", {collapsed} collapsed" * bool(collapsed))
+            rows.append([method, *cells])
+        tables.append(Table(f"{task}: final accuracy by setting, %", ["method", *results.settings], rows))
+    return tables
+
+
+def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
+    rows = []
+    for group in results.at(place):
+        c = results.clipping(group)
+        rows.append([
+            group.method,
+            f"{len(group.rows)}",
+            percent(group.mean("final")),
+            percent(group.mean(gain)),
+            percent(group.mean("auc")),
+            percent(group.mean("worst")),
+            _collapsed([group]),
+            f"{sum(row['spikes'] or 0 for row in group.rows) / len(group.rows):.1f}",
+            number(group.mean(lambda r: r["length_last"] / r["length_first"] if r["length_first"] else None)),
+            NONE if c is None else percent(c.clip_rate),
+            NONE if c is None else number(c.lre),
+            NONE if c is None else percent(c.flatness),
+            _parameters(group, results.suite),
+        ])  # fmt: skip
+    head = ["method", "seeds", "final accuracy, %", "normalised gain, %", "area under curve, %", "worst length bin, %",
+            "collapsed", "spikes", "length, end / start", "clip rate, %", "LRE", "flatness, points",
+            "parameters"]  # fmt: skip
+    return Table(results.places[place], head, rows)
+
+
+def _gains(place: str, groups: list[RunGroup]) -> Table:
+    known = [(group.method, bins) for group in groups if (bins := gains(group))]
+    widest = max((bins for _, bins in known), key=len, default=[])
+    head = ["method", *(f"{low:.2f} to {high:.2f}" for low, high, _ in widest)]
+    rows = [[method, *(percent(value) for *_, value in bins)] for method, bins in known]
+    return Table(f"Gain in accuracy by difficulty, end minus start, points – {place}", head, rows)
+
+
+def _features(place: str, groups: list[RunGroup]) -> Table:
+    rows = []
+    for name, group in itertools.product(feature_names(groups), groups):
+        curve = feature(group, name)
+        if curve is not None:
+            optimum = NONE if curve.optimum is None else f"{100 * curve.optimum:.1f}"
+            rows.append([f"{name}: {group.method}", percent(curve.values[0]), percent(curve.values[-1]), optimum])
+    head = ["feature: method", "start, %", "end, %", "optimum, %"]
+    return Table(f"Features of held-out answers – {place}", head, rows)
+
+
+def _laws(results: SuiteResults) -> Table:
+    rows = []
+    for group in results.groups:
+        fitted = law(group)
+        if fitted is not None:
+            rows.append([f"{results.places[group.task, group.setting]}: {group.method}", *map(number, fitted)])
+    return Table("S = mu L + sigma L^H Z, over all off-policy responses", ["method", "mu", "sigma", "H"], rows)
+
+
+def _directions(results: SuiteResults) -> Table:
+    """The measured cosine, and how often its bounds are not vacuous, over all tasks of a setting."""
+    rows = []
+    for setting, method in itertools.product(results.settings, results.methods):
+        runs = [row for group in results.of(method, setting) for row in group.rows]
+        measured = [c for row in runs for c in row["cosine"]]
+        if measured:
+            shares = [
+                percent(Estimate(sum(b > -1 for row in runs for b in row[key]) / len(measured)))
+                for key in ("cosine_bound", "cosine_bound_full")
+            ]
+            where = f"{setting}: " * (len(results.suite.settings) > 1)
+            rows.append([f"{where}{method}", f"{len(measured)}", short(sum(measured) / len(measured)), *shares])
+    head = ["method", "measurements", "mean cosine", "non-vacuous bounds, %",
+            "non-vacuous bounds with correlation inside bins, %"]  # fmt: skip
+    return Table("Cosine between the clipped and the true update", head, rows)
+
+
+def _parameters(group: RunGroup, suite: Suite) -> str:
+    """The parameters that differ from their defaults, those that the trial sets, and the trial's learning rate."""
+    row = group.rows[0]
+    values = json.loads(row["objective"])
+    fields = objective_class(values["name"]).model_fields
+    tried, lr = ({}, 1.0) if row["trial"] == NO_TRIAL else suite.trials(group.setting, group.method)[row["trial"]]
+    own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or k in tried)}
+    own |= {"lr": f"{lr:g} x"} if len(suite.tuning.lr_factors) > 1 else {}
+    return " ".join(f"{k}={_plain(v)}" for k, v in own.items()) or NONE
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def _collapsed(groups: Sequence[RunGroup]) -> str:
+    return f"{sum(group.collapsed for group in groups)} of {sum(len(group.rows) for group in groups)}"
+
+
+def percent(value: Estimate | None, signed: bool = False) -> str:
+    """In percent without the sign, which is in the head of the column."""
+    return _written(value, lambda v: f"{100 * v:{'+' if signed else ''}.1f}".replace("-", "−"))
+
+
+def number(value: Estimate | None) -> str:
+    """An estimate with its interval."""
+    return _written(value, lambda v: "∞" if math.isinf(v) else short(v))
+
+
+def _written(value: Estimate | None, form: Callable[[float], str]) -> str:
+    if value is None:
+        return NONE
+    if value.low is None or value.high is None:
+        return form(value.value)
+    return f"{form(value.value)} ({form(value.low)} to {form(value.high)})"

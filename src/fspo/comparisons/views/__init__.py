@@ -1,1 +1,0 @@
-"""A comparison for readers: tables, figures and the page."""

@@ -1,0 +1,174 @@
+"""The table and the page of a comparison, from made-up rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fspo.comparisons import figures, tables
+from fspo.comparisons.statistics import SuiteResults
+from helpers.htmlpage import checked
+from helpers.made_rows import METHODS, rows, suite
+from helpers.synthetic import NASTY
+
+SECTIONS = ("overview", "summary", "accuracy", "clipping", "lre", "cosine", "tables")
+
+
+def cells(text: str, title: str) -> dict[str, dict[str, str]]:
+    """The rows of a table of the Markdown, by their first cell."""
+    block = re.search(rf"### {re.escape(title)}\n\n((?:\|.*\n?)+)", text)
+    assert block is not None
+    head, _, *body = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block[1].splitlines()]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in body}
+
+
+def test_no_two_of_thirteen_methods_look_alike(tmp_path: Path) -> None:
+    methods = (*METHODS, *(f"other {k}" for k in range(3)))
+    given = suite(methods, ("sort", "add"))
+    made = rows(given, seeds=2, fail={("rloo", 1)})
+    page = checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
+    assert "2 runs failed" in page.text
+    assert not list(tmp_path.glob("*.part"))
+    plots = {plot.title: plot.svg for plot in figures.plots(made, given)}
+    for title in ("Held-out accuracy – sort", "Clip rate against length – sort", "Cosine over training – sort"):
+        lines = re.findall(r'<path class="(line [^"]*)"(?: data-label="[^"]*")? d="M[^"]{30}', plots[title])
+        assert len(lines) == len(set(lines)) >= 13, title
+    for title in ("Normalised gain, mean over tasks", "Final accuracy – sort"):
+        dots = re.findall('<circle class="([^"]*)"', plots[title])
+        assert len(dots) == len(set(dots)) == 13
+        assert all(f">{name}</text>" in plots[title] for name in methods)
+
+
+def test_the_reference_has_no_run_yet(tmp_path: Path) -> None:
+    given = suite()
+    made = [row for row in rows(given, seeds=2) if row["method"] != "fspo"]
+    page = checked(figures.write(made, given, tmp_path / "page.html"), ("overview", "summary", "tables"))
+    assert not any("rule" in a.get("class", "") for _, a in page.tags)
+
+
+def test_how_often_a_bound_is_not_vacuous() -> None:
+    given = suite()
+    made = rows(given, seeds=2)
+    page = cells(tables.text(made, given), "Cosine between the clipped and the true update")["fspo"]
+    ours = [row for row in made if row["method"] == "fspo" and row["phase"] == "test"]
+    measured = [c for row in ours for c in row["cosine"]]
+    assert page["measurements"] == f"{len(measured)}"
+    assert float(page["mean cosine"]) == round(sum(measured) / len(measured), 3)
+    per_run = len(ours[0]["cosine"])  # the first bound of every made run is -1
+    assert page["non-vacuous bounds, %"] == f"{100 * (per_run - 1) / per_run:.1f}"
+    assert page["non-vacuous bounds with correlation inside bins, %"] == "100.0"
+
+
+def test_the_tables_hold_the_figures_of_the_rows() -> None:
+    given = suite()
+    made = rows(given, fail={("rloo", 3)})
+    text = tables.text(made, given)
+    assert text.startswith("## Does a fair band learn more?\n\n8 test seeds per method, task and setting. ")
+    assert "Code: fspo 0.1.0 at abcdef0123." in text
+    assert "With fewer than 5 seeds" not in text
+    across = cells(text, "Across 2 tasks")
+    assert list(across) == ["fspo", "gspo", "rloo", "grpo"]
+    assert across["fspo"]["fspo ahead by, points"] == "–"
+    assert across["gspo"]["fspo ahead by, points"].startswith("+")
+    gained = [[(r["final"] - r["start"]) / (1 - r["start"]) for r in made if (r["method"], r["task"]) == ("gspo", task)]
+              for task in ("sort", "add")]  # fmt: skip
+    mean = sum(sum(values) / 8 for values in gained) / 2
+    assert across["gspo"]["normalised gain, %"].split()[0] == f"{100 * mean:.1f}"
+    assert across["rloo"]["collapsed"] == "2 of 16"
+    sort = cells(text, "sort")
+    finals = [row["final"] for row in made if (row["method"], row["task"]) == ("gspo", "sort")]
+    assert sort["gspo"]["final accuracy, %"].split()[0] == f"{100 * sum(finals) / 8:.1f}"
+    assert sort["gspo"]["parameters"] == "clip_low=0.003 clip_high=0.004"
+    assert sort["fspo"]["spikes"] == "0.9"
+    assert "sort: fspo" in cells(text, "S = mu L + sigma L^H Z, over all off-policy responses")
+
+
+def test_one_seed_of_one_method_and_no_test_run_yet(tmp_path: Path) -> None:
+    given = suite(("fspo",), ("sort",))
+    made = rows(given, seeds=1)
+    page = checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
+    assert "1 test seed per method" in page.text
+    assert "(" not in cells(tables.text(made, given), "sort")["fspo"]["final accuracy, %"]
+    tuning = [row | {"phase": "tune"} for row in made]
+    assert "No test run is finished." in tables.text(tuning, given)
+    assert checked(figures.write(tuning, given, tmp_path / "page.html"), ("overview",)).count("svg") == 0
+
+
+def test_missing_runs_are_noted_and_left_out_of_the_figures(tmp_path: Path) -> None:
+    given = suite()
+    made = [row for row in rows(given) if (row["method"], row["task"]) != ("gspo", "add") and row["seed"] < 5]
+    made = [row for row in made if row["method"] != "rloo" or row["seed"] < 2]
+    for row in made:  # nothing was off-policy, no cosine was logged
+        row.update(lengths=[], count=[], accepted=[], all_count=[], total=[], square=[])
+        row.update(gains=None, features=None, optimum=None, norm_clipped=None)  # as in an older file
+        row.update(cosine_steps=[], cosine=[], cosine_bound=[], cosine_bound_full=[])
+    made[0]["commit"] = "fedcba9876543210"
+    page = checked(figures.write(made, given, tmp_path / "page.html"), ("overview", "summary", "accuracy", "tables"))
+    assert not {"cosine", "clipping"} & set(page.ids)
+    text = tables.text(made, given)
+    assert "2 to 5 test seeds per method" in text
+    assert "With fewer than 5 seeds" in text
+    assert "1 of 8 combinations have no finished run yet." in text
+    assert "different versions of the code: fspo 0.1.0 at abcdef0123, fspo 0.1.0 at fedcba9876." in text
+    assert cells(text, "Across 2 tasks")["gspo"]["LRE"] == "–"
+
+
+def test_several_settings(tmp_path: Path) -> None:
+    given = suite(("fspo", "grpo"), ("sort", "add"), ("on-policy", "stale 2", "stale 8"))
+    made = rows(given, seeds=3, fail={("grpo", 1)})
+    checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
+    text = tables.text(made, given)
+    assert cells(text, "add: final accuracy by setting, %")["grpo"]["stale 8"].endswith("1 collapsed")
+    assert cells(text, "Across 2 tasks, stale 8")
+
+
+def test_confirming_tasks_and_two_methods_apart() -> None:
+    given = suite(("fspo", "gspo"), ("sort", "add")).model_copy(
+        update={"confirm": {"copy": {}}, "hypothesis": "fspo is ahead.", "warm_starts": 3}
+    )
+    made = [row | {"warm_start": row["seed"] % 3} for row in rows(suite(("fspo", "gspo"), ("sort", "add", "copy")))]
+    text = tables.text(made, given)
+    assert "Hypothesis: fspo is ahead.\n" in text
+    assert "Nothing was chosen by the confirming tasks: copy." in text
+    assert "8 test seeds per method, task and setting, from 3 warm starts." in text
+    assert "With fewer than 5 warm starts a bootstrap" in text
+    assert "### Across 2 choosing tasks\n" in text
+    confirming = cells(text, "Across 1 confirming task")["gspo"]
+    apart = tables.pairs(SuiteResults(made, given), "fspo", "gspo")
+    assert [str(row[0]).split(", ")[1] for row in apart.rows] == ["choosing tasks", "sort", "add", "copy"]
+    assert apart.rows[-1][1:] == [confirming["fspo ahead by, points"], confirming["pairs won by fspo"]]
+    with pytest.raises(ValueError, match="'fpso' is not a method with runs: these are fspo, gspo"):
+        tables.pairs(SuiteResults(made, given), "fpso", "gspo")
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    given = suite(("fspo", NASTY), ("a b", "a-b"), title=NASTY)
+    made = rows(given, seeds=2)
+    path = figures.write(made, given, tmp_path / "page.html")
+    checked(path, SECTIONS)  # every id is unique, though two tasks give the same slug
+    text = path.read_text(encoding="utf-8")
+    assert NASTY not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in text
+    assert "\x1b" not in tables.text(made, given)
+    piped = suite(("fspo", "a | b"), ("sort",))
+    assert "a \\| b" in tables.text(rows(piped, seeds=2), piped)
+
+
+def test_figures_as_files(tmp_path: Path) -> None:
+    given = suite(("fspo", "gspo"), ("sort",))
+    made = rows(given, seeds=2)
+    written = figures.write_images(made, given, svg=tmp_path / "svg", png=tmp_path / "png")
+    assert len({path.name for path in written}) == len(written) == 2 * len(figures.plots(made, given))
+    assert {path.suffix for path in written} == {".svg", ".png"}
+
+
+def test_code_that_a_results_file_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_in_results.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = suite(tuple(METHODS)[:2], ("sort",))
+    made = [row | {"objective": '{"name": "named_in_results:Class"}'} for row in rows(given)]
+    with pytest.raises(ValueError, match="the results name the objective 'named_in_results:Class', which this suite"):
+        figures.write(made, given, tmp_path / "page.html")
