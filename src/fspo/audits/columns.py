@@ -1,32 +1,175 @@
-"""A batch of rows as checked arrays; the first bad value stops the audit with its file, row and column."""
+"""The columns of a table: which role each has, and their values, checked, as arrays.
+
+Roles are given by the user or recognised by the names that trainers use. The first bad value stops the audit with a
+sentence that names its file, row and column.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from fspo.audits.reading import padding
-from fspo.audits.reading.column_roles import PAIR, Roles, is_chat
-from fspo.audits.reading.sample import Array, Columns
-from fspo.audits.reading.sources import Source
+from fspo.audits.sources import Source
+from fspo.settings import hint
+
+Array = NDArray[Any]
+Columns = dict[str, Array]
+
+# The roles, and the column names by which each is recognised.
+NAMES: dict[str, tuple[str, ...]] = {
+    "length": ("length", "response_length", "completion_length", "num_tokens", "n_tokens", "response_len"),
+    "log_ratio": ("log_ratio", "logratio", "log_ratios", "seq_log_ratio", "sequence_log_ratio"),
+    "logprobs": ("logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps"),
+    "old_logprobs": ("old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps"),
+    "accepted": ("accepted",),
+    "clipped": ("clipped", "is_clipped", "is_masked", "clip_fraction", "clip_frac"),
+    "advantage": ("advantage", "advantages"),
+    "reward": ("reward", "rewards", "score", "scores"),
+    "truncated": ("truncated", "is_truncated"),
+    "step": ("step", "global_step", "global_steps"),
+    "off_policy": ("off_policy",),
+    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "attention_mask"),
+    "part": ("task", "data_source", "dataset", "source", "domain", "category", "subset", "env", "ability"),
+    "text": ("output", "completion", "response", "responses"),
+}
+RATIOS = ("log_ratio", "logprobs", "old_logprobs")
+PAIR = ("logprobs", "old_logprobs")
+OPTIONAL = ("advantage", "reward", "truncated", "step", "off_policy", "part", "mask")  # a file may lack these
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
-LIMITS = {"length": (1, 1 << 53), "accepted": (0, 1), "truncated": (0, 1), "off_policy": (0, 1)}
+LIMITS = {"length": (1, 1 << 53)} | dict.fromkeys(("accepted", "clipped", "truncated", "off_policy"), (0, 1))
 FINITE = "where a finite number is needed: leave such rows out"
 WANTED = {
     "length": "where a positive whole number is needed: leave such rows out",
     "accepted": "where a share between 0 and 1 is needed",
+    "clipped": "where a share between 0 and 1 is needed",
     "truncated": "where true or false is needed",
     "off_policy": "where true or false is needed",
     "advantage": "where a finite number is needed: leave it empty if there is none",
     "reward": "where a finite number is needed: leave it empty if there is none",
 }
 NO_VALUE = "(none)"  # of a column of categories
-
-FLAGS = ("accepted", "truncated", "off_policy")
+FLAGS = ("accepted", "clipped", "truncated", "off_policy")
 WORDS = dict.fromkeys(("true", "yes", "y", "t"), "1") | dict.fromkeys(("false", "no", "n", "f"), "0")
+
+PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
+
+
+# --- roles -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The column of each role that a file has."""
+
+    columns: dict[str, str]
+    tokens: bool  # whether log-ratios or log-probs are lists with one number per token
+    by: str | None = None
+    unfit: dict[str, str] = field(default_factory=dict)  # columns with the name of a role, and why they cannot have it
+
+    def __contains__(self, role: str) -> bool:
+        return role in self.columns
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns to read."""
+        return list(dict.fromkeys([*self.columns.values(), *([self.by] if self.by else [])]))
+
+    @property
+    def has_length(self) -> bool:
+        return self.tokens or "length" in self or "text" in self
+
+    @property
+    def has_ratio(self) -> bool:
+        return "log_ratio" in self or "logprobs" in self
+
+    @property
+    def acceptance(self) -> str | None:
+        """The column of what was accepted, or of what was clipped."""
+        return self.columns.get("accepted") or self.columns.get("clipped")
+
+
+def assign(schema: Mapping[str, pl.DataType], given: dict[str, str], by: str | None, where: str) -> Roles:
+    """The roles of the columns of the file `where`: those given, then those recognised by name and fitting type."""
+    for role, name in (given | ({} if by is None else {"by": by})).items():
+        if role not in (*NAMES, "by"):
+            raise ValueError(f"columns have no role {role!r}{hint(role, NAMES)}")
+        if name not in schema:
+            raise ValueError(f"{where} has no column {name!r} (asked for as {role}){hint(name, schema)}")
+    columns = dict(given)
+    for role, name in columns.items():
+        if not _fits(schema[name], role):
+            raise ValueError(f"{where}, column {name!r} holds {_described(schema[name])}, which cannot be the {role}")
+    unfit = {}
+    for role, names in NAMES.items():
+        if role in given:
+            continue
+        alike = [name for name in names if name in schema]
+        known = next((c for c in alike if _fits(schema[c], role)), None)
+        if known is not None:
+            columns[role] = known
+        elif alike and role != "part":
+            unfit[role] = f"column {alike[0]!r} holds {_described(schema[alike[0]])}, which cannot be the {role}"
+    if not given.keys().isdisjoint(PAIR):
+        if lacking := [role for role in PAIR if role not in columns]:
+            flag = lacking[0].replace("_", "-")
+            raise ValueError(f"{where}: log-probs come in pairs, and the other column is unknown: give --{flag} NAME")
+        columns.pop("log_ratio", None)
+    elif "log_ratio" in columns or not columns.keys() >= set(PAIR):  # one of the pair alone gives no ratio
+        columns = {role: name for role, name in columns.items() if role not in PAIR}
+    if "accepted" in columns:
+        columns.pop("clipped", None)
+    if columns.get("part") == by:
+        columns.pop("part", None)
+    tokens = any(isinstance(schema[columns[role]], pl.List) for role in RATIOS if role in columns)
+    unused = [] if tokens else ["mask"]
+    unused += ["text"] if tokens or "length" in columns else []
+    for role in unused:
+        columns.pop(role, None)
+        unfit.pop(role, None)
+    return Roles(columns, tokens, by, unfit)
+
+
+def _fits(kind: pl.DataType, role: str) -> bool:
+    """Numbers may be given as text; what is not a number is named when it is read."""
+    if role == "text":
+        return kind in (pl.String, pl.Null) or is_chat(kind)
+    if role == "part":
+        return kind in (pl.String, pl.Categorical, pl.Enum, pl.Null) or kind.is_integer()
+    if isinstance(kind, pl.List):
+        flags = role in ("mask", "clipped") and kind.inner == pl.Boolean
+        return role in (*RATIOS, "advantage", "mask", "clipped") and (
+            kind.inner.is_numeric() or kind.inner == pl.Null or flags
+        )
+    if role == "mask":
+        return kind == pl.Null
+    if kind == pl.Boolean:
+        return role not in ("length", *RATIOS)
+    return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String, pl.Categorical, pl.Enum)
+
+
+def is_chat(kind: pl.DataType) -> bool:
+    """Whether a column holds lists of messages: {role, content}."""
+    inner = kind.inner if isinstance(kind, pl.List) else None
+    return isinstance(inner, pl.Struct) and any(
+        f.name == "content" and f.dtype in (pl.String, pl.Null) for f in inner.fields
+    )
+
+
+def _described(kind: pl.DataType) -> str:
+    if isinstance(kind, pl.List):
+        return f"lists of {_described(kind.inner)}"  # type: ignore[arg-type]
+    if isinstance(kind, pl.Struct | pl.Object):
+        return "objects"
+    return "text" if kind == pl.String else "numbers" if kind.is_numeric() else f"{kind}".lower()
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 class BatchReader:
@@ -57,6 +200,7 @@ class BatchReader:
                 columns["log_ratio"] = pair["logprobs"].astype(np.float64) - pair["old_logprobs"]
         for role in ("accepted", "truncated", "step", "off_policy"):
             columns |= self._some(role)
+        columns |= self._clipped(columns["length"])
         if "advantage" in self.roles:
             columns["advantage"] = self._advantages(columns["length"])
         columns |= self._rewards()
@@ -149,14 +293,11 @@ class BatchReader:
         if (mask := self._mask(L)) is not None:
             self.keep = mask
         elif "length" in self.roles:
-            said = self._numbers("length")
-            if (said != L).any():
-                beyond = padding.position(L) >= np.repeat(said, L)
-                if (said > L).any() or (self._nonzero() & beyond).any():
-                    self._same(said, L, role, "holds {1} numbers where the length is {0:g}: leave padding out")
-                self.keep = ~beyond
-        elif (found := padding.found([self._list(name) for name in self._ratio_roles], L)) is not None:
-            self.fail(found[0], role, found[1])
+            stated = self._numbers("length")
+            self._same(np.maximum(stated, L), L, role, "holds {1} numbers where the length is {0:g}")
+            self.keep = _position(L) < np.repeat(stated, L) if (stated != L).any() else None
+        else:
+            self._refuse_padding(role, L)
         if self.keep is None:
             return L
         kept = np.add.reduceat(self.keep, np.cumsum(L) - L, dtype=np.intp)
@@ -179,10 +320,22 @@ class BatchReader:
     def _ratio_roles(self) -> tuple[str, ...]:
         return ("log_ratio",) if "log_ratio" in self.roles else PAIR
 
-    def _nonzero(self) -> Array:
-        """Tokens that have a value other than 0 in one of the lists."""
-        found = [self._list(r).explode().cast(pl.Float64).fill_null(1.0).to_numpy() != 0 for r in self._ratio_roles]
-        return np.asarray(np.logical_or.reduce(found))
+    def _refuse_padding(self, role: str, L: Array) -> None:
+        """Stop where many lists end with three equal values, or start with them where all have the same size.
+
+        One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
+        """
+        lists = [self._list(name) for name in self._ratio_roles]
+        ends = {"ends": (-1, -2, -3)} | ({"starts": (0, 1, 2)} if len(L) > 1 and L.min() == L.max() else {})
+        for word, indices in ends.items():
+            padded = L > 3
+            for values in lists:
+                first, *others = (values.list.get(k, null_on_oob=True) for k in indices)
+                for other in others:
+                    padded &= (first == other).fill_null(False).to_numpy()
+            padded &= np.logical_or.reduce([values.list.n_unique().to_numpy() > 1 for values in lists])
+            if padded.mean() >= PADDING_SHARE:
+                self.fail(padded, role, f"{word} in equal values, which look like padding: give --mask or --length")
 
     def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
         differ = one != other
@@ -221,13 +374,14 @@ class BatchReader:
             )
         return values
 
-    # --- advantages -------------------------------------------------------------------------------------------------
+    # --- advantages, and what was clipped ---------------------------------------------------------------------------
 
     def _advantages(self, L: Array) -> Array:
         """One number per answer: 0 for a row without one, and the mean over trained tokens of a list."""
         values = self._series("advantage")
         if isinstance(values.dtype, pl.List):
-            values = self._token_advantages(values, L)
+            values, constant = self._token_means("advantage", values, L)
+            self.averaged = int((~constant).sum())
         self.no_advantage = values.null_count()
         if self.no_advantage == self.batch.height:
             return np.zeros(self.batch.height)
@@ -237,25 +391,34 @@ class BatchReader:
             self.fail(bad, "advantage", f"is {numbers[bad][0]:g} {WANTED['advantage']}")
         return numbers
 
-    def _token_advantages(self, lists: pl.Series, L: Array) -> pl.Series:
+    def _clipped(self, L: Array) -> Columns:
+        """What was accepted, from a column of what was clipped: per answer, or a flag per token."""
+        if "clipped" not in self.roles:
+            return {}
+        values = self._series("clipped")
+        if not isinstance(values.dtype, pl.List):
+            share = self._some("clipped").get("clipped")
+            return {} if share is None else {"accepted": 1 - share.astype(np.float64)}
+        means = self._token_means("clipped", values, L)[0]
+        return {} if means.null_count() == len(means) else {"accepted": 1 - means.fill_null(0.0).to_numpy()}
+
+    def _token_means(self, role: str, lists: pl.Series, L: Array) -> tuple[pl.Series, pl.Series]:
+        """The mean of each list over the trained tokens, null for an empty one; and where all values are equal."""
         sizes = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
         flat = lists.filter(sizes > 0).explode().cast(pl.Float64).to_numpy()
-        keep = padding.position(sizes) < np.repeat(L, sizes)
+        keep = _position(sizes) < np.repeat(L, sizes)
         if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
             keep = self.keep
-        elif ((sizes > 0) & (sizes < L)).any():
-            short = (sizes > 0) & (sizes < L)
-            self.fail(
-                short, "advantage", f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens"
-            )
+        elif (short := (sizes > 0) & (sizes < L)).any():
+            self.fail(short, role, f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens")
+        values = pl.Series(flat[keep], dtype=pl.Float64, nan_to_null=True)
         row = np.repeat(np.arange(len(sizes)), sizes)[keep]
-        table = pl.DataFrame({"row": row, "value": flat[keep]}).group_by("row", maintain_order=True)
-        found = table.agg(pl.col("value").mean(), first=pl.col("value").first(), same=pl.col("value").n_unique() == 1)
-        self.averaged = int((~found["same"]).sum())
-        values = pl.Series([None], dtype=pl.Float64).extend_constant(None, len(sizes) - 1)
-        return values.scatter(
-            found["row"], pl.select(pl.when(found["same"]).then(found["first"]).otherwise(found["value"])).to_series()
-        )
+        table = pl.DataFrame({"row": row, "value": values}).group_by("row").agg(
+            pl.col("value").mean(), first=pl.col("value").first(), same=pl.col("value").n_unique() == 1
+        )  # fmt: skip
+        rows = pl.DataFrame({"row": np.arange(len(sizes))}).join(table, on="row", how="left", maintain_order="left")
+        means = rows.select(pl.when("same").then("first").otherwise("value")).to_series()  # the mean of equals rounds
+        return means, rows["same"].fill_null(True)
 
     # --- rewards and attributes -------------------------------------------------------------------------------------
 
@@ -281,3 +444,9 @@ class BatchReader:
         if not np.isfinite(numbers).all():
             self.fail(~np.isfinite(numbers), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
         return numbers
+
+
+def _position(sizes: Array) -> Array:
+    """0, 1, ... within each list of these sizes, in one flat array."""
+    ends = np.cumsum(sizes)
+    return np.asarray(np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes))
