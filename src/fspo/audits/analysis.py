@@ -12,6 +12,7 @@ from fspo.audits.columns import Array
 from fspo.audits.findings import Audit, LengthRow, Span, verdict
 from fspo.audits.gather import Pass
 from fspo.audits.methods import Comparison, compare, parse_rule
+from fspo.audits.mismatch import mismatch as mismatch_rules
 from fspo.audits.recommend import Advisor, Recommendation
 from fspo.audits.sources import named, open_sources
 from fspo.fairness import FEW, FairnessReport, ScalingLaw, report_of_bins
@@ -36,17 +37,19 @@ def audit(
     rule: str | None = None,
     clip_rate: float | None = None,
     methods: str = "few",
+    mismatch: bool = False,
     bins: int = 8,
     confidence: float = 0.95,
 ) -> Audit:
     """Audit a path, several paths, a frame or a dictionary of columns.
 
-    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, mask, accepted, clipped, advantage, reward,
-    truncated, step, off_policy) to the names of columns; a role that is not given is recognised by common names. `by`
-    asks for fairness over another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or
-    `module:Class`, for data without a column of what was accepted. `clip_rate` is the rate at which methods are
-    compared and the band is chosen; default: the run's own if it is at most 0.2, otherwise 0.1. `methods` is `few`
-    (a fixed range) or `all`.
+    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, sampler_logprobs, mask, accepted, clipped,
+    advantage, reward, truncated, step, off_policy) to the names of columns; a role that is not given is recognised by
+    common names. `by` asks for fairness over another column. `rule` is the run's own rule, such as
+    `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data without a column of what was accepted. `clip_rate` is the
+    rate at which methods are compared and the band is chosen; default: the run's own if it is at most 0.2, otherwise
+    0.1. `methods` is `few` (a fixed range) or `all`. `mismatch` states that the log-ratios are of trainer and sampler,
+    which is known without it where the names of the columns tell.
 
     >>> import numpy as np, fspo
     >>> random = np.random.default_rng(0)
@@ -66,7 +69,9 @@ def audit(
         raise ValueError(f"methods = {methods!r} must be 'few' or 'all'")
     own_rule = None if rule is None else parse_rule(rule)
     sources = open_sources(data)
-    gathered = Pass(sources, columns or {}, by)
+    gathered = Pass(sources, columns or {}, by, mismatch)
+    if gathered.roles.mismatch and own_rule is not None:
+        raise ValueError("--rule is a rule of clipping, and these are log-probs of sampler and trainer: leave it out")
     files = [name for source in sources for name in source.names]
     return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate, methods)
 
@@ -113,6 +118,9 @@ class Analysis:
         if clip_rate is None and own is not None and 0 < own.clip_rate <= HIGH_CLIP_RATE:
             rate = own.clip_rate
         enough = self.responses if int(self.has_gradient.sum()) >= FEW else None
+        between_engines = None
+        if self.gathered.roles.mismatch and enough is not None:
+            between_engines, enough = mismatch_rules(enough, self._by_length, self.confidence), None
         return Audit(
             name=name,
             files=files,
@@ -121,7 +129,7 @@ class Analysis:
             sampled=len(self.columns.get("length", ())),
             unit="characters" if "text" in self.gathered.roles else "tokens",
             confidence=self.confidence,
-            verdict=self._verdict(own, attribute),
+            verdict=between_engines.sentence if between_engines else self._verdict(own, attribute),
             own_rule=self.own_rule,
             own=own,
             attribute=attribute,
@@ -132,6 +140,7 @@ class Analysis:
             lengths=self._lengths(),
             spans=self._spans(),
             recommendation=None if enough is None else self._recommendation(enough, rate, own),
+            mismatch=between_engines,
             notes=self.notes,
         )
 
@@ -390,14 +399,14 @@ class Analysis:
             return
         if (without := self.off_policy - self.clippable - gathered.no_advantage) > 0:
             yield f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
-        if self.accepted is None:
+        if self.accepted is None and not gathered.roles.mismatch:
             yield (
                 "No column says what was accepted: name it with --accepted or --clipped, or the run's rule with "
                 "--rule, to see the run's own clip rate."
             )
-        elif self.rule is None and "clipped" in gathered.roles:
+        elif self.rule is None and "clipped" in gathered.roles and self.accepted is not None:
             yield f"The column {gathered.roles.columns['clipped']!r} is read as what was clipped."
-        if not gathered.has("advantage"):
+        if not gathered.has("advantage") and not gathered.roles.mismatch:
             yield (
                 "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
                 "are not known."

@@ -26,6 +26,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "log_ratio": ("log_ratio", "logratio", "log_ratios", "seq_log_ratio", "sequence_log_ratio"),
     "logprobs": ("logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps"),
     "old_logprobs": ("old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps"),
+    "sampler_logprobs": (
+        "sampler_logprobs", "sampling_per_token_logps", "sampling_logprobs", "rollout_log_probs", "rollout_logprobs",
+        "inference_logprobs", "generation_logprobs",
+    ),
     "accepted": ("accepted",),
     "clipped": ("clipped", "is_clipped", "is_masked", "clip_fraction", "clip_frac"),
     "advantage": ("advantage", "advantages"),
@@ -36,8 +40,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "attention_mask"),
     "part": ("task", "data_source", "dataset", "source", "domain", "category", "subset", "env", "ability"),
     "text": ("output", "completion", "response", "responses"),
-}
-RATIOS = ("log_ratio", "logprobs", "old_logprobs")
+}  # fmt: skip
+RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
 PAIR = ("logprobs", "old_logprobs")
 OPTIONAL = ("advantage", "reward", "truncated", "step", "off_policy", "part", "mask")  # a file may lack these
 
@@ -70,6 +74,7 @@ class Roles:
     columns: dict[str, str]
     tokens: bool  # whether log-ratios or log-probs are lists with one number per token
     by: str | None = None
+    mismatch: bool = False  # whether the log-ratios are of the trainer over the sampler, not of a policy that moved
     unfit: dict[str, str] = field(default_factory=dict)  # columns with the name of a role, and why they cannot have it
 
     def __contains__(self, role: str) -> bool:
@@ -94,8 +99,14 @@ class Roles:
         return self.columns.get("accepted") or self.columns.get("clipped")
 
 
-def assign(schema: Mapping[str, pl.DataType], given: dict[str, str], by: str | None, where: str) -> Roles:
-    """The roles of the columns of the file `where`: those given, then those recognised by name and fitting type."""
+def assign(
+    schema: Mapping[str, pl.DataType], given: dict[str, str], by: str | None, mismatch: bool, where: str
+) -> Roles:
+    """The roles of the columns of the file `where`: those given, then those recognised by name and fitting type.
+
+    `mismatch` states that the log-ratios are of trainer and sampler. They are without it too where the sampler's
+    log-probs are the only ones to compare with.
+    """
     for role, name in (given | ({} if by is None else {"by": by})).items():
         if role not in (*NAMES, "by"):
             raise ValueError(f"columns have no role {role!r}{hint(role, NAMES)}")
@@ -115,24 +126,33 @@ def assign(schema: Mapping[str, pl.DataType], given: dict[str, str], by: str | N
             columns[role] = known
         elif alike and role != "part":
             unfit[role] = f"column {alike[0]!r} holds {_described(schema[alike[0]])}, which cannot be the {role}"
-    if not given.keys().isdisjoint(PAIR):
+    sampler, old = columns.pop("sampler_logprobs", None), columns.get("old_logprobs", columns.get("logprobs"))
+    forced = mismatch
+    if sampler and old and (mismatch or not ("log_ratio" in columns or columns.keys() >= set(PAIR))):
+        mismatch = True
+        columns |= {"logprobs": old, "old_logprobs": sampler}
+        columns.pop("log_ratio", None)
+    elif not given.keys().isdisjoint(PAIR):
         if lacking := [role for role in PAIR if role not in columns]:
             flag = lacking[0].replace("_", "-")
             raise ValueError(f"{where}: log-probs come in pairs, and the other column is unknown: give --{flag} NAME")
         columns.pop("log_ratio", None)
     elif "log_ratio" in columns or not columns.keys() >= set(PAIR):  # one of the pair alone gives no ratio
         columns = {role: name for role, name in columns.items() if role not in PAIR}
+    if mismatch:  # a rule drops an answer whatever its advantage, and S near 0 is no sign of an on-policy update
+        unused = ("advantage", "off_policy", *(("accepted", "clipped") if forced else ()))
+        columns = {role: name for role, name in columns.items() if role not in unused}
     if "accepted" in columns:
         columns.pop("clipped", None)
     if columns.get("part") == by:
         columns.pop("part", None)
     tokens = any(isinstance(schema[columns[role]], pl.List) for role in RATIOS if role in columns)
-    unused = [] if tokens else ["mask"]
-    unused += ["text"] if tokens or "length" in columns else []
-    for role in unused:
+    needless = [] if tokens else ["mask"]
+    needless += ["text"] if tokens or "length" in columns else []
+    for role in needless:
         columns.pop(role, None)
         unfit.pop(role, None)
-    return Roles(columns, tokens, by, unfit)
+    return Roles(columns, tokens, by, mismatch, unfit)
 
 
 def _fits(kind: pl.DataType, role: str) -> bool:

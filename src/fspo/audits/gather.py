@@ -161,9 +161,9 @@ class Pass:
     averaged: int  # answers whose advantages differ between tokens
     no_advantage: int  # rows without an advantage, where others have one
 
-    def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None) -> None:
-        self.notes: list[str] = []
-        self.by_file = self._assigned(sources, given, by)
+    def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> None:
+        self.notes: list[str] = [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
+        self.by_file = self._assigned(sources, given, by, mismatch)
         self.roles = self.by_file[0]
         self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
         self._gather(sources)
@@ -193,9 +193,11 @@ class Pass:
         """Whether the data has values of this role."""
         return self._seen.get(role, False)
 
-    def _assigned(self, sources: Sequence[Source], given: dict[str, str], by: str | None) -> list[Roles]:
+    def _assigned(
+        self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool
+    ) -> list[Roles]:
         """The roles of each file's columns. Columns missing from some files must be optional: they are left out."""
-        by_file = [assign(source.schema, given, by, source.names[0]) for source in sources]
+        by_file = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
         if not by_file[0].has_length:
             raise ValueError(_no_length(sources[0], by_file[0]))
         shared = set.intersection(*(set(roles.columns) for roles in by_file))
@@ -206,7 +208,7 @@ class Pass:
                     if lacking[0] not in OPTIONAL or lacking[0] == "mask":
                         raise ValueError(f"{where} has no column {other.columns[lacking[0]]!r}, which other files have")
                     self._note(f"{where} has no column {other.columns[lacking[0]]!r}: it is left out of the audit.")
-            if roles.tokens != by_file[0].tokens:
+            if (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
                 raise ValueError(f"{where} has log-ratios in another form than {sources[0].names[0]}: audit them apart")
             if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
                 raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
@@ -252,7 +254,7 @@ class Pass:
             self.unscored += int((~columns["scored"]).sum()) if "scored" in columns else len(columns["length"])
         self.all.add(columns)
         moved = None
-        if "log_ratio" in columns and (still := on_policy(columns)).any():
+        if "log_ratio" in columns and not self.roles.mismatch and (still := on_policy(columns)).any():
             self.on_policy.add({name: values[still] for name, values in columns.items()})
             moved = np.flatnonzero(~still)
         kept = {name: columns[name] for name in SAMPLED if name in columns}

@@ -24,7 +24,8 @@ def text(audit: Audit, width: int = WIDTH) -> str:
     parts += [_text_table(table, width) for table in tables(audit)]
     if audit.recommendation is not None:
         parts.append("\n".join(_wrapped(sentence, width) for sentence in band_sentences(audit)))
-        parts += [f"{name}:\n{textwrap.indent(lines, '  ')}" for name, lines in audit.recommendation.snippets.items()]
+    for name, lines in _snippets(audit).items():
+        parts.append(f"{name}:\n{textwrap.indent(lines, '  ')}")
     if audit.notes:
         parts.append("\n".join(_wrapped(f"- {note}", width, "  ") for note in audit.notes))
     return visible("\n\n".join(parts))
@@ -38,7 +39,7 @@ def page(audit: Audit) -> str:
         unfair=audit.alarming,
         plots=grid(_plots(audit)),
         tables=tables(audit),
-        band=audit.recommendation,
+        snippets=_snippets(audit),
         band_sentences=band_sentences(audit),
         notes=audit.notes,
     )
@@ -67,6 +68,12 @@ def band_sentences(audit: Audit) -> list[str]:
     ]
 
 
+def _snippets(audit: Audit) -> dict[str, str]:
+    """Settings to paste."""
+    advice = audit.recommendation or audit.mismatch
+    return {} if advice is None else advice.snippets
+
+
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +95,7 @@ def _compared(audit: Audit) -> list[list[Rule]]:
     fixed = [Rule("fixed range", m.report) for m in audit.methods if m.name == "rloo" and m.report is not None]
     by_length = [] if audit.own is None else [Rule(audit.own_rule, audit.own)]
     by_length += [] if audit.recommendation is None else audit.recommendation.rates
+    by_length += [] if audit.mismatch is None else audit.mismatch.rules
     by_column = [] if audit.attribute is None else [Rule(audit.own_rule, audit.attribute)]
     both = [
         [*rules, *(f for f in fixed if f.report.attribute == name)]
@@ -117,7 +125,8 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     for name, summary in summaries:
         rows.append([name, "", *("cannot tell" if few else summary(rule.report) for rule in rules)])
     unit = f" in {audit.unit}" if first.attribute == "length" else ""
-    title = f"Clip rate by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
+    what = "Clip rate" if audit.mismatch is None else "Dropped"
+    title = f"{what} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
     return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)
 
 
@@ -165,7 +174,7 @@ def _lengths(audit: Audit) -> Table | None:
     used = [k for k in range(len(head)) if k < 2 or any(row[k] for row in rows)]
     if len(used) == 2:
         return None
-    title = "By length: truncation, reward, and share of the gradient |w A| L before and after clipping"
+    title = "By length; gradient is the share of |w A| L, kept the share of what clipping leaves of it"
     return Table(title, [head[k] for k in used], [[row[k] for k in used] for row in rows])
 
 
@@ -244,7 +253,7 @@ def _plots(audit: Audit) -> list[Plot]:
     drawn = []
     for rules in _compared(audit):
         first = rules[0].report
-        groups = [_bars(rule.name, rule.report, k + 1) for k, rule in enumerate(rules[:3])]
+        groups = [_bars(rule.name, rule.report, k + 1) for k, rule in enumerate(rules[:4])]
         names = [b.label for b in first.bins]
         title = f"Clip rate by {first.attribute}"
         description = f"Share of answers whose gradient is clipped away, by bin of {first.attribute}, with intervals."

@@ -12,7 +12,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -22,11 +22,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fspo.audits import dumps
 from fspo.runs import rows as row_files
 
 Schema = dict[str, pl.DataType]
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (".parquet", ".jsonl", ".ndjson", *SEPARATORS, ".json")
+SUFFIXES = (".parquet", ".jsonl", ".ndjson", *SEPARATORS, ".json", ".pt")
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 BEGINNINGS = {
     b"PAR1": "is a Parquet file: name it .parquet",
@@ -48,6 +49,7 @@ class Source:
     stored: Schema
     counts: list[int] | None  # rows per file, where they are known without reading
     frame: pl.LazyFrame | pl.DataFrame | None = None  # None: Parquet files
+    trainer: str = ""  # whose dump it is
 
     @cached_property
     def schema(self) -> Schema:
@@ -152,12 +154,15 @@ def _files(paths: Iterable[str | Path]) -> list[Source]:
             sources += members
         elif members:
             counts = [n for m in members for n in m.counts or []]
-            sources.append(Source([m.names[0] for m in members], members[0].stored, counts))
+            sources.append(replace(members[0], names=[m.names[0] for m in members], counts=counts))
     return sources
 
 
 def _expand(path: str) -> list[str]:
-    """The files of a path: itself, the rows of a run folder, the tables of another folder, or those of a pattern."""
+    """The files of a path: itself, the rows of a run folder, the tables of another folder, or those of a pattern.
+
+    The output folder of TRL has the rows of an fspo trainer in `fspo`, and its completions in `completions`.
+    """
     folder = Path(path)
     if folder.is_dir():
         inside = row_files.files(folder) or row_files.files(folder / "fspo") or _tables(folder)
@@ -175,8 +180,11 @@ def _expand(path: str) -> list[str]:
 
 
 def _tables(folder: Path) -> list[Path]:
-    """The tables of one kind: a folder of Parquet files may hold descriptions in JSON too."""
-    for suffix in SUFFIXES:
+    """A trainer's dump, or the tables of one kind: a folder of Parquet files may hold descriptions in JSON too."""
+    for pattern in dumps.FILES:
+        if dumped := sorted(folder.glob(pattern)):
+            return dumped
+    for suffix in (*SUFFIXES, *dumps.PICKLES):
         if tables := sorted(p for p in folder.iterdir() if _ending(p) == suffix and p.is_file()):
             return tables
     return []
@@ -192,6 +200,7 @@ def _opened(name: str) -> Source:
     """A file, with the number of its rows if it states it."""
     path = Path(name)
     kind = _ending(path)
+    dumps.refuse_pickle(path)
     if kind not in SUFFIXES:
         raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
     if not path.stat().st_size:
@@ -199,9 +208,15 @@ def _opened(name: str) -> Source:
     try:
         if kind == ".parquet":
             schema = pl.scan_parquet(path, glob=False).collect_schema()
-            return Source([name], dict(schema), [pq.read_metadata(path).num_rows])
+            dump = dumps.recognised(schema)
+            return Source([name], dict(schema), [pq.read_metadata(path).num_rows], trainer=dump.trainer if dump else "")
+        if kind == ".pt":
+            samples = dumps.slime(path)
+            return Source([name], dict(samples.schema), [samples.height], samples, "slime")
         frame = _text(path, kind)
-        return Source([name], dict(frame.collect_schema()), _count(frame), frame)
+        if dump := dumps.recognised(frame.collect_schema()):
+            frame = dump.table(frame.lazy(), path)
+        return Source([name], dict(frame.collect_schema()), _count(frame), frame, dump.trainer if dump else "")
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         _unreadable(name, error)
 

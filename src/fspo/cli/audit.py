@@ -29,6 +29,9 @@ def audit(
         typer.Option(help="rate at which methods are compared and the band is chosen; default: the run's"),
     ] = None,
     methods: Annotated[str, typer.Option(help="compare with a fixed range (few) or with every method (all)")] = "few",
+    mismatch: Annotated[
+        bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
+    ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
     confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
     json_out: Annotated[
@@ -39,6 +42,7 @@ def audit(
     log_ratio: Column = None,
     logprobs: Column = None,
     old_logprobs: Column = None,
+    sampler_logprobs: Column = None,
     mask: Column = None,
     accepted: Column = None,
     clipped: Column = None,
@@ -62,12 +66,20 @@ def audit(
 
     given = {
         "length": length, "log_ratio": log_ratio, "logprobs": logprobs, "old_logprobs": old_logprobs,
-        "mask": mask, "accepted": accepted, "clipped": clipped, "advantage": advantage, "reward": reward,
-        "truncated": truncated, "step": step,
+        "sampler_logprobs": sampler_logprobs, "mask": mask, "accepted": accepted, "clipped": clipped,
+        "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
     }  # fmt: skip
     columns = {role: name for role, name in given.items() if name is not None}
     result = run(
-        files, columns=columns, by=by, rule=rule, clip_rate=clip_rate, methods=methods, bins=bins, confidence=confidence
+        files,
+        columns=columns,
+        by=by,
+        rule=rule,
+        clip_rate=clip_rate,
+        methods=methods,
+        mismatch=mismatch,
+        bins=bins,
+        confidence=confidence,
     )
     # Files first: a pipe that is closed while the text is printed must not lose them.
     for path, write in ((None if json_out == "-" else json_out, result.write_json), (html, result.write_html)):
