@@ -175,5 +175,5 @@ def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[st
     return {
         "fspo": " ".join(ours),
         "TRL": f'FSPOConfig(objective="fspo",\n           objective_args={{{arguments}}})',
-        "verl (updates = ppo_epochs * train_batch_size / ppo_mini_batch_size)": " \\\n".join(verl),
+        "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
     }
