@@ -384,13 +384,10 @@ class Analysis:
             return
         zero = "Rewards that differ within groups of answers give advantages."
         if not self.off_policy:
-            if self.all_cells["with_gradient"].any():
-                yield (
-                    "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than "
-                    "one optimiser step per rollout."
-                )
-            else:
-                yield f"Every log-ratio and every advantage is 0: the policy does not move and nothing can clip. {zero}"
+            yield (
+                "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
+                f"optimiser step per rollout{'' if self.all_cells['with_gradient'].any() else ', and advantages'}."
+            )
             return
         if gathered.on_policy.rows:
             yield f"{gathered.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip."

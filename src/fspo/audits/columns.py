@@ -93,11 +93,6 @@ class Roles:
     def has_ratio(self) -> bool:
         return "log_ratio" in self or "logprobs" in self
 
-    @property
-    def acceptance(self) -> str | None:
-        """The column of what was accepted, or of what was clipped."""
-        return self.columns.get("accepted") or self.columns.get("clipped")
-
 
 def assign(
     schema: Mapping[str, pl.DataType], given: dict[str, str], by: str | None, mismatch: bool, where: str
@@ -170,7 +165,7 @@ def _fits(kind: pl.DataType, role: str) -> bool:
         return kind == pl.Null
     if kind == pl.Boolean:
         return role not in ("length", *RATIOS)
-    return kind.is_numeric() or kind in (pl.Boolean, pl.Null, pl.String, pl.Categorical, pl.Enum)
+    return kind.is_numeric() or kind in (pl.Null, pl.String)
 
 
 def is_chat(kind: pl.DataType) -> bool:
@@ -235,14 +230,9 @@ class BatchReader:
         values = self.batch[self.roles.columns[role]]
         if role in ("text", "part"):
             return values
-        if values.dtype in (pl.Categorical, pl.Enum):
-            values = values.cast(pl.String)
         if values.dtype != pl.String:
-            # Neither arithmetic in small types, which overflows, nor types that numpy lacks.
-            exact = (
-                role in (*LIMITS, "step") and values.dtype.is_integer() and values.dtype not in (pl.Int128, pl.UInt128)
-            )
-            plain = exact or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
+            whole = role in (*LIMITS, "step") and values.dtype.is_integer()
+            plain = whole or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
             return values if plain else values.cast(pl.Float64)
         words = values.str.strip_chars().str.to_lowercase()
         words = words.replace(WORDS) if role in FLAGS else words
@@ -353,7 +343,8 @@ class BatchReader:
                 first, *others = (values.list.get(k, null_on_oob=True) for k in indices)
                 for other in others:
                     padded &= (first == other).fill_null(False).to_numpy()
-            padded &= np.logical_or.reduce([values.list.n_unique().to_numpy() > 1 for values in lists])
+            if padded.any():
+                padded &= np.logical_or.reduce([values.list.n_unique().to_numpy() > 1 for values in lists])
             if padded.mean() >= PADDING_SHARE:
                 self.fail(padded, role, f"{word} in equal values, which look like padding: give --mask or --length")
 
@@ -405,10 +396,12 @@ class BatchReader:
         self.no_advantage = values.null_count()
         if self.no_advantage == self.batch.height:
             return np.zeros(self.batch.height)
-        numbers = values.cast(pl.Float64).fill_null(0.0).to_numpy()
-        if not np.abs(numbers).max() <= TOO_LARGE:
-            bad = ~(np.abs(numbers) <= TOO_LARGE)
-            self.fail(bad, "advantage", f"is {numbers[bad][0]:g} {WANTED['advantage']}")
+        return self._finite("advantage", values.cast(pl.Float64).fill_null(0.0).to_numpy())
+
+    def _finite(self, role: str, numbers: Array) -> Array:
+        bad = ~(np.abs(numbers) <= TOO_LARGE)
+        if bad.any():
+            self.fail(bad, role, f"is {numbers[bad][0]:g} {WANTED[role]}")
         return numbers
 
     def _clipped(self, L: Array) -> Columns:
@@ -422,23 +415,21 @@ class BatchReader:
         means = self._token_means("clipped", values, L)[0]
         return {} if means.null_count() == len(means) else {"accepted": 1 - means.fill_null(0.0).to_numpy()}
 
-    def _token_means(self, role: str, lists: pl.Series, L: Array) -> tuple[pl.Series, pl.Series]:
+    def _token_means(self, role: str, lists: pl.Series, L: Array) -> tuple[pl.Series, Array]:
         """The mean of each list over the trained tokens, null for an empty one; and where all values are equal."""
-        sizes = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
-        flat = lists.filter(sizes > 0).explode().cast(pl.Float64).to_numpy()
-        keep = _position(sizes) < np.repeat(L, sizes)
+        sizes = lists.list.len().fill_null(0).to_numpy()
         if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
-            keep = self.keep
-        elif (short := (sizes > 0) & (sizes < L)).any():
+            flat, starts = lists.explode().cast(pl.Float64).to_numpy()[self.keep], np.cumsum(L) - L
+            low, high = np.minimum.reduceat(flat, starts), np.maximum.reduceat(flat, starts)
+            means = pl.Series(np.where(low == high, low, np.add.reduceat(flat, starts) / L), nan_to_null=True)
+            return means, (low == high) | np.isnan(low)
+        if (short := (sizes > 0) & (sizes < L)).any():
             self.fail(short, role, f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens")
-        values = pl.Series(flat[keep], dtype=pl.Float64, nan_to_null=True)
-        row = np.repeat(np.arange(len(sizes)), sizes)[keep]
-        table = pl.DataFrame({"row": row, "value": values}).group_by("row").agg(
-            pl.col("value").mean(), first=pl.col("value").first(), same=pl.col("value").n_unique() == 1
-        )  # fmt: skip
-        rows = pl.DataFrame({"row": np.arange(len(sizes))}).join(table, on="row", how="left", maintain_order="left")
-        means = rows.select(pl.when("same").then("first").otherwise("value")).to_series()  # the mean of equals rounds
-        return means, rows["same"].fill_null(True)
+        table = pl.DataFrame({"values": lists.cast(pl.List(pl.Float64)), "L": L})
+        trained = table.select(pl.col("values").list.head("L")).to_series()
+        low, high = trained.list.min(), trained.list.max()
+        constant = (low == high).fill_null(True)
+        return trained.list.mean().zip_with(~constant, low), constant.to_numpy()  # the mean of equals rounds
 
     # --- rewards and attributes -------------------------------------------------------------------------------------
 
@@ -450,10 +441,7 @@ class BatchReader:
         if float(rewards.min()) >= -TOO_LARGE and float(rewards.max()) <= TOO_LARGE:  # not where NaN
             return {"reward": rewards}
         scored = ~np.isnan(rewards)
-        large = scored & ~(np.abs(rewards) <= TOO_LARGE)
-        if large.any():
-            self.fail(large, "reward", f"is {rewards[large][0]:g} {WANTED['reward']}")
-        return {"reward": np.where(scored, rewards, 0.0), "scored": scored}
+        return {"reward": self._finite("reward", np.where(scored, rewards, 0.0)), "scored": scored}
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.audits.methods import Comparison
-from fspo.audits.mismatch import Mismatch
+from fspo.audits.mismatch import MismatchAudit
 from fspo.audits.recommend import Recommendation
 from fspo.fairness import FAIR, FEW, Bin, FairnessReport, Interval, ScalingLaw
 from fspo.files import json_text, plain, replace_file
@@ -67,7 +67,7 @@ class Audit:
     lengths: list[LengthRow]
     spans: list[Span]
     recommendation: Recommendation | None
-    mismatch: Mismatch | None  # of log-probs of sampler and trainer
+    mismatch: MismatchAudit | None  # of log-probs of sampler and trainer
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

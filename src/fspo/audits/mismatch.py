@@ -28,7 +28,7 @@ RATES = (0.01, 0.1)  # least and most that the sqrt(L) rule is set to drop
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class MismatchAudit:
     """What each rule drops by length. `c` is None where the rows are too few to choose it."""
 
     rules: list[Rule]
@@ -54,7 +54,7 @@ class Mismatch:
         return f"{start}: {ends}; |D - mu L| <= {self.c:g} sqrt(L) drops {percent(self.drop_rate)} at every length"
 
 
-def mismatch(responses: Responses, report: Report, confidence: float) -> Mismatch:
+def mismatch(responses: Responses, report: Report, confidence: float) -> MismatchAudit:
     """The rules on sampled rows; the sqrt(L) rule drops what the two-sided one does, within RATES."""
     D, L, mu = responses.log_ratio, responses.lengths, responses.mu
     high, mean = math.log(HIGH), D / L
@@ -71,7 +71,7 @@ def mismatch(responses: Responses, report: Report, confidence: float) -> Mismatc
     if c is not None:
         accepted["sqrt(L)"] = z <= c
     rules = [Rule(name, report(kept.astype(np.float64))) for name, kept in accepted.items()]
-    return Mismatch(rules, mu, c, rate, {} if c is None else snippets(mu, c))
+    return MismatchAudit(rules, mu, c, rate, {} if c is None else snippets(mu, c))
 
 
 def snippets(mu: float, c: float) -> dict[str, str]:
