@@ -17,8 +17,8 @@ from fspo.audits.gather import RowSample
 from helpers.simulated_answers import answers, run_folder, token_answers
 
 
-def figures(found: fspo.audits.Audit) -> dict[str, Any]:
-    return {key: value for key, value in found.to_dict().items() if key not in ("name", "files")}
+def figures(result: fspo.audits.Audit) -> dict[str, Any]:
+    return {key: value for key, value in result.to_dict().items() if key not in ("name", "files")}
 
 
 @pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
@@ -26,21 +26,21 @@ def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int,
     rows = run_folder(tmp_path, seed=100 * seed)
     moved = rows.filter("off_policy")
     report = fspo.fairness.measure(moved["length"].to_numpy(), moved["accepted"].to_numpy(), bins)
-    found = fspo.audit(tmp_path, bins=bins)
-    assert found.on_policy == rows.height - moved.height
-    assert found.own is not None
-    for ours, theirs in zip(found.own.bins, report.bins, strict=True):
+    result = fspo.audit(tmp_path, bins=bins)
+    assert result.on_policy == rows.height - moved.height
+    assert result.own is not None
+    for ours, theirs in zip(result.own.bins, report.bins, strict=True):
         assert (ours.label, ours.count) == (theirs.label, theirs.count)
         assert ours.acceptance == pytest.approx(theirs.acceptance, rel=1e-12)
         assert ours.interval == pytest.approx(theirs.interval, rel=1e-12)
-    assert found.own.lre == pytest.approx(report.lre, rel=1e-9)
-    assert found.own.flatness == pytest.approx(report.flatness, rel=1e-9)
+    assert result.own.lre == pytest.approx(report.lre, rel=1e-9)
+    assert result.own.flatness == pytest.approx(report.flatness, rel=1e-9)
     law = fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
-    assert found.law is not None
-    assert found.law.interval == pytest.approx(law.interval, rel=1e-6)
-    assert found.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
-    assert found.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
-    assert sum(r.count for r in found.lengths) == rows.height
+    assert result.law is not None
+    assert result.law.interval == pytest.approx(law.interval, rel=1e-6)
+    assert result.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
+    assert result.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
+    assert sum(r.count for r in result.lengths) == rows.height
 
 
 def test_every_way_of_reading_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,16 +78,16 @@ def _close(one: object, other: object) -> bool:
 def test_a_large_file_is_sampled_and_its_own_rates_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowSample.__init__, "__defaults__", (2000, 1 << 22))
     frame = answers(30_000)
-    found = fspo.audit(frame)
-    assert 1000 <= found.sampled <= 2000
-    assert "1 in 15 rows" in " ".join(found.notes)
+    result = fspo.audit(frame)
+    assert 1000 <= result.sampled <= 2000
+    assert "1 in 15 rows" in " ".join(result.notes)
     report = fspo.fairness.measure(frame["length"].to_numpy(), frame["accepted"].to_numpy())
-    assert found.own is not None
-    assert [b.acceptance for b in found.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
+    assert result.own is not None
+    assert [b.acceptance for b in result.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
     law = fspo.fairness.scaling_law(frame["log_ratio"].to_numpy(), frame["length"].to_numpy())
-    assert found.law is not None
-    assert found.law.exponent == pytest.approx(law.exponent, rel=1e-9)
-    low, high = found.law.interval
+    assert result.law is not None
+    assert result.law.exponent == pytest.approx(law.exponent, rel=1e-9)
+    low, high = result.law.interval
     assert high - low == pytest.approx(law.interval[1] - law.interval[0], rel=0.15)
 
 
@@ -116,11 +116,11 @@ def test_sums_and_tokens_agree(tmp_path: Path) -> None:
     frame = token_answers(800)
     new, old = (frame[name].list.sum() for name in ("logprobs", "old_logprobs"))
     sums = frame.select("advantage", length=pl.col("logprobs").list.len(), new=new, old=old)
-    found = fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})
+    result = fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})
     tokens = fspo.audit(frame)
     frame.write_ndjson(tmp_path / "tokens.jsonl")
     lines = fspo.audit(tmp_path / "tokens.jsonl")
-    for one in (found, lines):
+    for one in (result, lines):
         assert one.law is not None
         assert tokens.law is not None
         assert one.law.mu == pytest.approx(tokens.law.mu, rel=1e-9)
@@ -129,13 +129,13 @@ def test_sums_and_tokens_agree(tmp_path: Path) -> None:
 
 def test_by_a_column_equals_measure() -> None:
     frame = answers(2000)
-    found = fspo.audit(frame, by="task")
+    result = fspo.audit(frame, by="task")
     report = fspo.fairness.measure(frame["length"], frame["accepted"], by=frame["task"].to_numpy().astype(object))
-    assert found.attribute is not None
-    assert found.attribute.attribute == "task"
-    assert [b.label for b in found.attribute.bins] == ["add", "count", "sort"]
-    assert [b.interval for b in found.attribute.bins] == [b.interval for b in report.bins]
-    assert {m.report.attribute for m in found.methods if m.report} == {"task"}
+    assert result.attribute is not None
+    assert result.attribute.attribute == "task"
+    assert [b.label for b in result.attribute.bins] == ["add", "count", "sort"]
+    assert [b.interval for b in result.attribute.bins] == [b.interval for b in report.bins]
+    assert {m.report.attribute for m in result.methods if m.report} == {"task"}
     numeric = fspo.audit(frame, by="advantage", bins=4)
     assert numeric.attribute is not None
     assert len(numeric.attribute.bins) == 4
@@ -170,10 +170,10 @@ def test_verdicts() -> None:
 def test_on_policy_rows_are_left_out() -> None:
     frame = answers(900)
     still = frame.with_columns(log_ratio=pl.lit(0.0))
-    found = fspo.audit(pl.concat([frame, still]))
+    result = fspo.audit(pl.concat([frame, still]))
     alone = fspo.audit(frame)
-    assert found.own == alone.own
-    assert found.on_policy == 900
+    assert result.own == alone.own
+    assert result.on_policy == 900
     nothing = fspo.audit(still)
     assert nothing.own is None
     assert "Every log-ratio is 0: all updates are on-policy" in str(nothing)
@@ -189,10 +189,10 @@ def test_rounding_between_two_forward_passes_is_on_policy(tmp_path: Path, column
         noise = pl.Series(1e-7 * np.random.default_rng(k).standard_normal(table.height)) * pl.col("length").sqrt()
         table = table.with_columns(pl.col("log_ratio") + noise)
         (table if column else table.drop("off_policy")).write_parquet(path)
-    found = fspo.audit(tmp_path)
-    assert found.on_policy == exact.on_policy > 0
-    assert found.own == exact.own
-    assert "on-policy rows (log-ratio 0) are left out" in str(found)
+    result = fspo.audit(tmp_path)
+    assert result.on_policy == exact.on_policy > 0
+    assert result.own == exact.own
+    assert "on-policy rows (log-ratio 0) are left out" in str(result)
 
 
 def test_a_column_says_what_is_off_policy() -> None:
@@ -200,10 +200,10 @@ def test_a_column_says_what_is_off_policy() -> None:
     frame = answers(900)
     unmoved = answers(300, seed=1).with_columns(log_ratio=pl.lit(0.0), accepted=pl.lit(1.0))
     rows = pl.concat([frame, unmoved])
-    found = fspo.audit(rows.with_columns(off_policy=pl.lit(True)))
-    assert found.on_policy == 0
-    assert found.own is not None
-    assert found.own.clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
+    result = fspo.audit(rows.with_columns(off_policy=pl.lit(True)))
+    assert result.on_policy == 0
+    assert result.own is not None
+    assert result.own.clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
     some = fspo.audit(rows.with_columns(off_policy=pl.int_range(1200) < 600))
     assert some.on_policy == 600
     assert some.own == fspo.audit(frame.head(600)).own
@@ -213,10 +213,10 @@ def test_a_column_says_what_is_off_policy() -> None:
 
 def test_gradient_shares_and_truncation() -> None:
     frame = answers(3000)
-    found = fspo.audit(frame)
-    assert sum(r.gradient or 0 for r in found.lengths) == pytest.approx(1)
-    assert sum(r.kept or 0 for r in found.lengths) == pytest.approx(1)
-    last = found.lengths[-1]
+    result = fspo.audit(frame)
+    assert sum(r.gradient or 0 for r in result.lengths) == pytest.approx(1)
+    assert sum(r.kept or 0 for r in result.lengths) == pytest.approx(1)
+    last = result.lengths[-1]
     long = frame.filter(pl.col("length") >= int(last.label.split("–")[0]))
     size = (pl.col("log_ratio").exp() * pl.col("advantage").abs() * pl.col("length")).sum()
     assert last.gradient == pytest.approx(long.select(size).item() / frame.select(size).item())
@@ -249,10 +249,10 @@ def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
             for c in ("reward", "truncated", "staleness", "difficulty", "off_policy")
         ]
         table.with_columns(lost).write_parquet(path)
-    found = fspo.audit(tmp_path / "run")
-    assert found.rows == rows.height
-    assert found.own is not None
-    assert all(row.reward is None and row.truncated is None for row in found.lengths)
+    result = fspo.audit(tmp_path / "run")
+    assert result.rows == rows.height
+    assert result.own is not None
+    assert all(row.reward is None and row.truncated is None for row in result.lengths)
 
 
 def test_unscored_answers_are_counted() -> None:
@@ -272,9 +272,9 @@ def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.Monke
         ("runs/mine", "runs/mine"), (["runs/mine"], "runs/mine"), (Path("tables"), "tables"), ("tables/*", "tables/*"),
         (["tables/a.parquet", "tables/b.parquet"], "tables/a.parquet and 1 more"), (answers(200), "the frame"),
     ):  # fmt: skip
-        found = fspo.audit(data)
-        assert found.name == name
-        assert str(found).startswith(f"{name}: {found.rows:,} rows\n\n{found.headline[:40]}")
+        result = fspo.audit(data)
+        assert result.name == name
+        assert str(result).startswith(f"{name}: {result.rows:,} rows\n\n{result.headline[:40]}")
 
 
 class Page(HTMLParser):
@@ -293,9 +293,9 @@ def test_json_and_page(tmp_path: Path) -> None:
     frame = answers(2000, steps=20).with_columns(
         task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task")
     )
-    found = fspo.audit(frame, by="task")
-    found.write_html(tmp_path / "a.html")
-    found.write_json(tmp_path / "a.json")
+    result = fspo.audit(frame, by="task")
+    result.write_html(tmp_path / "a.html")
+    result.write_json(tmp_path / "a.json")
     text = (tmp_path / "a.html").read_text()
     page = Page()
     page.feed(text)
@@ -304,5 +304,5 @@ def test_json_and_page(tmp_path: Path) -> None:
     assert not page.links
     assert page.tags.count("svg") == 3
     assert "\x1b" not in text
-    assert "\x1b" not in str(found)
+    assert "\x1b" not in str(result)
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"

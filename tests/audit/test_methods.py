@@ -26,12 +26,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
 
 
-def compared(found: fspo.audits.Audit) -> dict[str, Comparison]:
-    return {method.name: method for method in found.methods}
+def compared(result: fspo.audits.Audit) -> dict[str, Comparison]:
+    return {method.name: method for method in result.methods}
 
 
 def test_methods_clip_what_the_library_clips() -> None:
-    """The parameters found for each method, given to its objective on the same tokens: the same rate and bins."""
+    """The parameters result for each method, given to its objective on the same tokens: the same rate and bins."""
     frame = token_answers(1500)
     methods = compared(fspo.audit(frame, clip_rate=0.08, methods="all"))
     lengths = frame["logprobs"].list.len().to_numpy()
@@ -79,8 +79,8 @@ def test_objectives_of_a_user(frame: pl.DataFrame, known: bool) -> None:
     """One without a range gets a note and never a traceback; the others are compared like those of the library."""
     for cls in (Mine, Scaled, Banded, Needy):
         objectives.register(cls)
-    found = fspo.audit(frame if known else frame.drop("advantage"), clip_rate=0.1, methods="all")
-    methods = compared(found)
+    result = fspo.audit(frame if known else frame.drop("advantage"), clip_rate=0.1, methods="all")
+    methods = compared(result)
     assert methods["mine"].note == "has no clip range to set"
     assert methods["needy"].note == "Needy needs the parameter 'width': half-width of the range of S"
     scaled, banded = methods["scaled"].report, methods["banded"].report
@@ -91,7 +91,7 @@ def test_objectives_of_a_user(frame: pl.DataFrame, known: bool) -> None:
     assert [b.clip_rate for b in scaled.bins] == pytest.approx([b.clip_rate for b in banded.bins], abs=row)
     width = methods["banded"].parameters["width"]
     assert methods["scaled"].parameters["width"] == pytest.approx(width, rel=0.01)
-    assert "mine" in str(found)
+    assert "mine" in str(result)
 
 
 def test_a_registered_objective_is_forgotten_after_its_test() -> None:
@@ -111,15 +111,15 @@ def test_a_rule_gives_what_the_column_says(text: str) -> None:
 
 def test_a_token_rule_equals_its_objective() -> None:
     frame = token_answers(600)
-    found = fspo.audit(frame, rule="grpo:clip_low=0.1,clip_high=0.1")
+    result = fspo.audit(frame, rule="grpo:clip_low=0.1,clip_high=0.1")
     rate = []
     for new, old, A in frame.select("logprobs", "old_logprobs", "advantage").iter_rows():
         pi, pi_old, advantage = (torch.tensor(v, dtype=torch.float64) for v in ([new], [old], [A]))
         mask = torch.ones(1, len(new), dtype=torch.bool)
         out = objectives.get("grpo", clip_low=0.1, clip_high=0.1)(pi, pi_old, advantage, mask)
         rate.append(1 - float(out.accepted))
-    assert found.own is not None
-    assert found.own.clip_rate == pytest.approx(np.mean(rate), abs=1e-6)
+    assert result.own is not None
+    assert result.own.clip_rate == pytest.approx(np.mean(rate), abs=1e-6)
 
 
 RULES = {
@@ -139,11 +139,11 @@ def test_rules_as_text(text: str, rule: objectives.Objective) -> None:
 
 def test_a_rule_of_a_user() -> None:
     frame = answers(2000).drop("accepted")
-    found = fspo.audit(frame, rule="helpers.custom_objective:Mine:width=0.2")
+    result = fspo.audit(frame, rule="helpers.custom_objective:Mine:width=0.2")
     S, A = frame["log_ratio"].to_numpy(), frame["advantage"].to_numpy()
-    assert found.own_rule == "mine"
-    assert found.own is not None
-    assert found.own.clip_rate == pytest.approx(np.mean(((A > 0) & (S > 0.2)) | ((A < 0) & (S < -0.2))))
+    assert result.own_rule == "mine"
+    assert result.own is not None
+    assert result.own.clip_rate == pytest.approx(np.mean(((A > 0) & (S > 0.2)) | ((A < 0) & (S < -0.2))))
 
 
 CHANGED: dict[str, dict[str, Any]] = {
