@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
 import fspo
-from fspo.audits import sources
 from fspo.audits.gather import RowSample
-from helpers.simulated_answers import answers, run_folder, token_answers
-
-
-def figures(result: fspo.audits.Audit) -> dict[str, Any]:
-    return {key: value for key, value in result.to_dict().items() if key not in ("name", "files")}
+from helpers.simulated_answers import answers, run_folder
 
 
 @pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
@@ -41,38 +35,6 @@ def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int,
     assert result.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
     assert result.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
     assert sum(r.count for r in result.lengths) == rows.height
-
-
-def test_every_way_of_reading_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = answers(3000, steps=40)
-    frame.write_parquet(tmp_path / "one.parquet", row_group_size=250)
-    (tmp_path / "parts").mkdir()
-    for k, part in enumerate(frame.iter_slices(700)):
-        part.write_parquet(tmp_path / "parts" / f"{k}.parquet")
-    frame.write_csv(tmp_path / "table.csv")
-    frame.to_pandas().to_csv(tmp_path / "pandas.csv", index=False)  # its booleans are True and False
-    frame.write_ndjson(tmp_path / "lines.jsonl")
-    whole = figures(fspo.audit(frame))
-    assert whole["own"] is not None
-    assert whole["spans"]
-    for data in (
-        frame.lazy(), frame.to_arrow(), frame.to_dict(as_series=False), tmp_path / "one.parquet", tmp_path / "parts",
-        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").iterdir()), tmp_path / "table.csv",
-        tmp_path / "pandas.csv", tmp_path / "lines.jsonl",
-    ):  # fmt: skip
-        assert _close(figures(fspo.audit(data)), whole), data
-    monkeypatch.setattr(sources, "LARGE_GROUP", 100)
-    monkeypatch.setattr(sources, "PIECE", 4096)
-    assert _close(figures(fspo.audit(tmp_path / "one.parquet")), whole)
-
-
-def _close(one: object, other: object) -> bool:
-    """Sums in another order differ in the last digits."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_close, one, other))
-    return one == pytest.approx(other, rel=1e-9, abs=1e-12) if isinstance(one, float) else one == other
 
 
 def test_a_large_file_is_sampled_and_its_own_rates_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,21 +74,6 @@ def test_a_sample_is_uniform_however_the_rows_arrive() -> None:
     assert hits.std() == pytest.approx(4.84, rel=0.15)
 
 
-def test_sums_and_tokens_agree(tmp_path: Path) -> None:
-    frame = token_answers(800)
-    new, old = (frame[name].list.sum() for name in ("logprobs", "old_logprobs"))
-    sums = frame.select("advantage", length=pl.col("logprobs").list.len(), new=new, old=old)
-    result = fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})
-    tokens = fspo.audit(frame)
-    frame.write_ndjson(tmp_path / "tokens.jsonl")
-    lines = fspo.audit(tmp_path / "tokens.jsonl")
-    for one in (result, lines):
-        assert one.law is not None
-        assert tokens.law is not None
-        assert one.law.mu == pytest.approx(tokens.law.mu, rel=1e-9)
-        assert one.law.interval == pytest.approx(tokens.law.interval, rel=1e-9)
-
-
 def test_by_a_column_equals_measure() -> None:
     frame = answers(2000)
     result = fspo.audit(frame, by="task")
@@ -139,18 +86,6 @@ def test_by_a_column_equals_measure() -> None:
     numeric = fspo.audit(frame, by="advantage", bins=4)
     assert numeric.attribute is not None
     assert len(numeric.attribute.bins) == 4
-
-
-def test_the_band_gives_the_wanted_rate() -> None:
-    for H in (0.5, 0.6):
-        frame = answers(20_000, H=H)
-        band = fspo.audit(frame, clip_rate=0.05).recommendation
-        assert band is not None
-        assert (band.exponent == 0.5) == (H == 0.5)
-        L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
-        low, high = band.mu * L - band.c_low * L**band.exponent, band.mu * L + band.c_high * L**band.exponent
-        assert np.mean((A > 0) & (high < S)) == pytest.approx(0.025, abs=2e-4)
-        assert np.mean((A < 0) & (low > S)) == pytest.approx(0.025, abs=2e-4)
 
 
 def test_verdicts() -> None:
@@ -224,19 +159,11 @@ def test_gradient_shares_and_truncation() -> None:
     assert last.reward == pytest.approx(long["reward"].mean())
 
 
-def test_a_run_whose_advantages_are_all_zero_says_so() -> None:
-    rows = {
-        "length": list(range(5, 65)),
-        "log_ratio": pl.Series([None] * 60, dtype=pl.Float64),
-        "advantage": [0.0] * 60,
-    }
-    assert any("The column of log-ratios is empty" in note for note in fspo.audit(pl.DataFrame(rows)).notes)
-
-
 def test_a_run_that_does_not_move_says_why() -> None:
     still = {"length": list(range(5, 65)), "log_ratio": [0.0] * 60}
     assert "all updates are on-policy" in str(fspo.audit(still))
-    assert "all updates are on-policy" in str(fspo.audit(still | {"advantage": [1.0] * 60}))
+    empty = {"log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
+    assert any("The column of log-ratios is empty" in note for note in fspo.audit(still | empty).notes)
     assert "optimiser step per rollout, and advantages." in str(fspo.audit(still | {"advantage": [0.0] * 60}))
 
 
@@ -259,7 +186,7 @@ def test_unscored_answers_are_counted() -> None:
     frame = answers(400).with_columns(reward=pl.when(pl.col("length") < 20).then(None).otherwise("reward"))
     assert f"{frame['reward'].null_count():,} answers have no reward" in str(fspo.audit(frame))
     nan = frame.with_columns(pl.col("reward").fill_null(float("nan")))
-    assert figures(fspo.audit(nan)) == figures(fspo.audit(frame))
+    assert fspo.audit(nan) == fspo.audit(frame)
 
 
 def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,17 +204,6 @@ def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.Monke
         assert str(result).startswith(f"{name}: {result.rows:,} rows\n\n{result.headline[:40]}")
 
 
-class Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [str(v) for k, v in attrs if k in ("src", "href")]
-
-
 def test_json_and_page(tmp_path: Path) -> None:
     nasty = '<script>alert("x")</script>\x1b[31m'
     frame = answers(2000, steps=20).with_columns(
@@ -297,12 +213,9 @@ def test_json_and_page(tmp_path: Path) -> None:
     result.write_html(tmp_path / "a.html")
     result.write_json(tmp_path / "a.json")
     text = (tmp_path / "a.html").read_text()
-    page = Page()
-    page.feed(text)
-    assert page.tags.count("script") == 1  # of the page itself
     assert "<script>alert" not in text
-    assert not page.links
-    assert page.tags.count("svg") == 3
+    assert not re.search(r"(src|href)=", text)
+    assert text.count("<svg") == 3
     assert "\x1b" not in text
     assert "\x1b" not in str(result)
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"

@@ -31,7 +31,7 @@ def compared(result: fspo.audits.Audit) -> dict[str, Comparison]:
 
 
 def test_methods_clip_what_the_library_clips() -> None:
-    """The parameters result for each method, given to its objective on the same tokens: the same rate and bins."""
+    """The parameters chosen for each method, given to its objective on the same tokens: the same rate and bins."""
     frame = token_answers(1500)
     methods = compared(fspo.audit(frame, clip_rate=0.08, methods="all"))
     lengths = frame["logprobs"].list.len().to_numpy()
@@ -42,7 +42,7 @@ def test_methods_clip_what_the_library_clips() -> None:
     A = torch.from_numpy(frame["advantage"].to_numpy().copy())
     assert set(methods) == set(objectives.names())
     for name, method in methods.items():
-        if name in ("reinforce", "fspo_adaptive", "fspo_root_adaptive"):  # no clip; learnt on line
+        if name == "reinforce" or getattr(objectives.get(name), "clip_rate", None):  # no clip; learnt online
             continue
         assert method.report is not None, name
         out = objectives.get(name, **method.parameters)(new, old, A, mask)
@@ -94,10 +94,6 @@ def test_objectives_of_a_user(frame: pl.DataFrame, known: bool) -> None:
     assert "mine" in str(result)
 
 
-def test_a_registered_objective_is_forgotten_after_its_test() -> None:
-    assert not {"mine", "scaled", "banded", "needy"} & set(objectives.names())
-
-
 @pytest.mark.parametrize("text", ["gspo:clip_low=3e-4,clip_high=4e-4", "gspo_token", "luspo"])
 def test_a_rule_gives_what_the_column_says(text: str) -> None:
     frame = answers(4000)
@@ -135,15 +131,6 @@ RULES = {
 @pytest.mark.parametrize(("text", "rule"), RULES.items(), ids=list(RULES))
 def test_rules_as_text(text: str, rule: objectives.Objective) -> None:
     assert parse_rule(text) == rule
-
-
-def test_a_rule_of_a_user() -> None:
-    frame = answers(2000).drop("accepted")
-    result = fspo.audit(frame, rule="helpers.custom_objective:Mine:width=0.2")
-    S, A = frame["log_ratio"].to_numpy(), frame["advantage"].to_numpy()
-    assert result.own_rule == "mine"
-    assert result.own is not None
-    assert result.own.clip_rate == pytest.approx(np.mean(((A > 0) & (S > 0.2)) | ((A < 0) & (S < -0.2))))
 
 
 CHANGED: dict[str, dict[str, Any]] = {

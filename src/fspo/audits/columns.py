@@ -427,9 +427,9 @@ class BatchReader:
             self.fail(short, role, f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens")
         table = pl.DataFrame({"values": lists.cast(pl.List(pl.Float64)), "L": L})
         trained = table.select(pl.col("values").list.head("L")).to_series()
-        low, high = trained.list.min(), trained.list.max()
-        constant = (low == high).fill_null(True)
-        return trained.list.mean().zip_with(~constant, low), constant.to_numpy()  # the mean of equals rounds
+        constant = (trained.list.min() == trained.list.max()).fill_null(True)
+        means = trained.list.mean().zip_with(~constant, trained.list.min())  # the mean of equals rounds
+        return means, constant.to_numpy()
 
     # --- rewards and attributes -------------------------------------------------------------------------------------
 

@@ -111,8 +111,8 @@ def verdict(report: FairnessReport | None) -> str:
     if report is None:
         return "cannot tell how fair the run's own clipping is: see the notes"
     if not report.clip_rate:
-        rows = sum(b.count for b in report.bins)
-        return f"nothing was clipped: the rule left all {rows:,} gradients as they are, so there is nothing to judge"
+        count = sum(b.count for b in report.bins)
+        return f"nothing was clipped: the rule left all {count:,} gradients as they are, so there is nothing to judge"
     small = min(report.bins, key=lambda b: b.count)
     if small.count < FEW:
         rows = "1 row" if small.count == 1 else f"{small.count} rows"

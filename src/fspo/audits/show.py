@@ -79,7 +79,7 @@ def _snippets(audit: Audit) -> dict[str, str]:
 
 def tables(audit: Audit) -> list[Table]:
     """The tables that have something to say."""
-    shown = [_rates(audit, rules) for rules in _compared(audit)]
+    shown: list[Table | None] = [_rates(audit, rules) for rules in _compared(audit)]
     if len(audit.methods) > 1:
         shown.append(_methods(audit))
     if audit.law is not None:

@@ -1,6 +1,6 @@
 """Tables of any size as batches of rows: Parquet, JSON lines, JSON, CSV, TSV, folders of them, or frames in memory.
 
-Memory is bounded by the batch, not by the file. A source maps a row to its file and number there (from 1, a header not
+Memory is bounded by the batch or the row group, not by the file. A source maps a row to its file and number there (from 1, a header not
 counted), so that a bad value can be named. Text is read as polars reads it; a file that polars cannot read gets one
 sentence that says what it is and how to convert it.
 """
@@ -36,8 +36,6 @@ BEGINNINGS = {
     b"\xff\xfe": "is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
 }
-LARGE_GROUP = 1 << 25  # bytes: a larger row group is read in pieces, which is slower
-PIECE = 1 << 24  # bytes
 FRAME = "the frame"  # the name of data without a path
 
 
@@ -81,9 +79,6 @@ class Source:
         if isinstance(self.frame, pl.DataFrame):
             yield from self.frame.select(columns).iter_slices(1 << 17)
             return
-        if self.frame is None and _large(self.names, columns):
-            yield from _pieces(self.names, columns)
-            return
         scan = pl.scan_parquet(self.names, glob=False) if self.frame is None else self.frame
         try:
             yield from scan.select(columns).collect_batches()
@@ -108,6 +103,9 @@ def open_sources(data: Any) -> list[Source]:
         return _files([data])
     if isinstance(data, Sequence) and data and all(isinstance(part, str | Path) for part in data):
         return _files(data)
+    if isinstance(data, dict):
+        tensors = {name: v.detach().cpu().double().numpy() for name, v in data.items() if hasattr(v, "detach")}
+        data = data | tensors
     if isinstance(data, dict) or hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
         try:
             return [_frame(pl.DataFrame(data))]
@@ -302,34 +300,3 @@ def _bad_line(path: Path) -> str | None:
     except OSError:  # the compression is damaged
         pass
     return None
-
-
-# --- Parquet ---------------------------------------------------------------------------------------------------------
-
-
-def _large(names: Sequence[str], columns: Sequence[str]) -> bool:
-    """Whether a row group is too large to be decoded at once."""
-    return any(
-        _bytes(meta.row_group(i), columns) > LARGE_GROUP
-        for meta in map(pq.read_metadata, names)
-        for i in range(meta.num_row_groups)
-    )
-
-
-def _bytes(group: Any, columns: Sequence[str]) -> int:
-    chunks = (group.column(i) for i in range(group.num_columns))
-    return sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in columns)
-
-
-def _pieces(names: Sequence[str], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Rows of large row groups, a few megabytes at a time."""
-    for name in names:
-        with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
-            meta = file.metadata
-            size = sum(_bytes(meta.row_group(i), columns) for i in range(meta.num_row_groups))
-            rows_per_piece = max(1, PIECE * meta.num_rows // max(1, size))
-            try:
-                for batch in file.iter_batches(rows_per_piece, columns=list(columns)):
-                    yield pl.DataFrame(batch)
-            except (pa.ArrowException, OSError) as error:
-                _unreadable(name, error)
