@@ -2,10 +2,10 @@
 
     python benchmarks/simulate.py [--files 300] [--sizes 30 60 300 3000] [--only jumps skewed]
 
-Each process makes rows of S = mu L + sigma L^H Z with advantages of either sign, some of them with a few wild rows. Of
+Each process makes rows of S = mu L + sigma L^H Z with advantages of either sign, some of them with a few outliers. Of
 every file: do the 95 % intervals of mu, sigma and H, of the band's exponent, and of the clip rate on fresh rows hold
-the truth, and how much flatter or steeper over length is the recommended band, on fresh rows without wild ones, than
-the band from the same file without its wild rows? A file about which the audit says "cannot tell" counts in no rate.
+the truth, and how much flatter or steeper over length is the recommended band, on fresh rows without outliers, than
+the band from the same file without its outliers? A file about which the audit says "cannot tell" counts in no rate.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ PROCESSES = {
     "H = 0.62": {"H": 0.62},
     "Student t, excess kurtosis 100": {"freedom": 4.06},
     "skewed (exponential)": {"skewed": True},
-    "0.1 % shifted by -10": {"wild": 0.001, "shift": -10.0},
-    "1 % shifted by -10": {"wild": 0.01, "shift": -10.0},
-    "1 % shifted by +10": {"wild": 0.01, "shift": 10.0},
-    "1 % times 36": {"wild": 0.01, "times": 36.0},
-    "jumps of 3 in 1 % of the rows, by length": {"wild": 0.01, "jump": 3.0},
+    "0.1 % shifted by -10": {"outliers": 0.001, "shift": -10.0},
+    "1 % shifted by -10": {"outliers": 0.01, "shift": -10.0},
+    "1 % shifted by +10": {"outliers": 0.01, "shift": 10.0},
+    "1 % times 36": {"outliers": 0.01, "times": 36.0},
+    "jumps of 3 in 1 % of the rows, by length": {"outliers": 0.01, "jump": 3.0},
     "mixture of sigma 0.01 and 0.02": {"mixed": True},
 }
 
 
 @dataclass(frozen=True)
 class Process:
-    """S = mu L + sigma L^H Z, and what is done to the share `wild` of the rows."""
+    """S = mu L + sigma L^H Z, and what is done to the share `outliers` of the rows."""
 
     H: float = 0.5
     freedom: float = 0.0  # of Student's t with variance 1; 0 is a Gaussian
     skewed: bool = False
     mixed: bool = False  # half of the rows have half the spread
-    wild: float = 0.0
+    outliers: float = 0.0
     shift: float = 0.0
     times: float = 0.0  # S - mu L is so many times as large
     jump: float = 0.0  # jumps of either sign, in rows drawn with probability proportional to L
@@ -57,7 +57,7 @@ class Process:
         return SIGMA * (0.625**0.5 if self.mixed else 1.0)
 
     def rows(self, n: int, seed: int) -> tuple[dict[str, Array], Array]:
-        """The columns of a file, and which of its rows are wild."""
+        """The columns of a file, and which of its rows are outliers."""
         rng = np.random.default_rng(seed)
         L = np.exp(rng.uniform(np.log(8), np.log(4000), n)).round()
         Z = rng.standard_normal(n)
@@ -67,15 +67,15 @@ class Process:
             Z = rng.exponential(1.0, n) - 1
         noise = SIGMA * L**self.H * Z * (np.where(rng.random(n) < 0.5, 0.5, 1.0) if self.mixed else 1.0)
         A, chance = rng.standard_normal(n), L / L.mean() if self.jump else np.ones(n)
-        wild = rng.random(n) < self.wild * chance
-        noise = np.where(wild & (self.times > 0), self.times * noise, noise)
-        noise = noise + wild * (self.shift + self.jump * rng.choice([-1, 1], n))
-        return {"length": L.astype(int), "log_ratio": MU * L + noise, "advantage": A}, wild
+        moved = rng.random(n) < self.outliers * chance
+        noise = np.where(moved & (self.times > 0), self.times * noise, noise)
+        noise = noise + moved * (self.shift + self.jump * rng.choice([-1, 1], n))
+        return {"length": L.astype(int), "log_ratio": MU * L + noise, "advantage": A}, moved
 
     def fresh(self, seed: int) -> dict[str, Array]:
-        """Rows without wild ones."""
-        columns, wild = self.rows(FRESH, 1_000_000 + seed)
-        return {name: values[~wild] for name, values in columns.items()}
+        """Rows without outliers."""
+        columns, moved = self.rows(FRESH, 1_000_000 + seed)
+        return {name: values[~moved] for name, values in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ class Judged:
     covers: dict[str, bool | None]
     exponent: float | None = None
     flatness: float | None = None
-    clean: float | None = None  # flatness of the band from the file without its wild rows
+    clean: float | None = None  # flatness of the band from the file without its outliers
 
 
 def judge(process: Process, n: int, seed: int, fresh: dict[str, Array]) -> Judged:
-    columns, wild = process.rows(n, seed)
-    found = fspo.audit(columns, clip_rate=RATE)
+    columns, moved = process.rows(n, seed)
+    result = fspo.audit(columns, clip_rate=RATE)
     covers: dict[str, bool | None] = dict.fromkeys(("mu", "sigma", "H", "exponent", "fresh rate"))
-    law, band = found.law, found.recommendation
+    law, band = result.law, result.recommendation
     if law is not None:
         covers["mu"] = law.mu_interval[0] <= MU <= law.mu_interval[1]
         covers["sigma"] = law.scale_interval[0] <= process.sigma <= law.scale_interval[1]
@@ -101,11 +101,11 @@ def judge(process: Process, n: int, seed: int, fresh: dict[str, Array]) -> Judge
         return Judged(covers)
     covers["exponent"] = band.exponent_interval[0] <= process.H <= band.exponent_interval[1]
     rates = clip_rates(band, fresh)
-    if not wild.any():  # fresh rows are without wild ones
+    if not moved.any():  # fresh rows are without outliers
         covers["fresh rate"] = band.fresh_interval[0] <= rates.mean() <= band.fresh_interval[1]
     clean: Recommendation | None = band
-    if wild.any():
-        clean = fspo.audit({name: values[~wild] for name, values in columns.items()}, clip_rate=RATE).recommendation
+    if moved.any():
+        clean = fspo.audit({name: values[~moved] for name, values in columns.items()}, clip_rate=RATE).recommendation
     flatness = None if clean is None else float(np.ptp(clip_rates(clean, fresh)))
     return Judged(covers, band.exponent, float(np.ptp(rates)), flatness)
 
@@ -160,7 +160,7 @@ def main() -> None:
         "fresh rate",
         "not 1/2, %",
         "flatness",
-        "without wild rows",
+        "without outliers",
     ]
     print("| " + " | ".join([*head, "difference, 95 %"]) + " |")
     print("|" + "---|" * (len(head) + 1))

@@ -28,14 +28,14 @@ FEW = {True: "steps=5", False: "steps=3 warmup.max_steps=50 eval.prompts=16"}  #
 
 def commands() -> dict[str, str]:
     """The lines of the pages' shell blocks, without comments, each with the page that prints it first."""
-    found: dict[str, str] = {}
+    pages: dict[str, str] = {}
     for page in PAGES:
         text = (TREE / page).read_text(encoding="utf-8")
         for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.M | re.S):
             for line in block.splitlines():
                 if command := re.sub(r"\s+#.*", "", line).strip():
-                    found.setdefault(command, page)
-    return found
+                    pages.setdefault(command, page)
+    return pages
 
 
 def stranger(installer: list[str], wheel: Path, folder: Path, quick: bool) -> int:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import json
-from html.parser import HTMLParser
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
 import fspo
-from fspo import objectives
-from fspo.audits.reading import sources
-from fspo.audits.reading.sample import RowSample
-from fspo.config import read
-from helpers.simulated_answers import answers, run_folder, token_answers
-
-
-def figures(found: fspo.audits.Audit) -> dict[str, Any]:
-    return {key: value for key, value in found.to_dict().items() if key not in ("name", "files")}
+from fspo.audits.gather import RowSample
+from helpers.simulated_answers import answers, run_folder
 
 
 @pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
@@ -29,68 +20,36 @@ def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int,
     rows = run_folder(tmp_path, seed=100 * seed)
     moved = rows.filter("off_policy")
     report = fspo.fairness.measure(moved["length"].to_numpy(), moved["accepted"].to_numpy(), bins)
-    found = fspo.audit(tmp_path, bins=bins)
-    assert found.on_policy == rows.height - moved.height
-    assert found.own is not None
-    for ours, theirs in zip(found.own.bins, report.bins, strict=True):
+    result = fspo.audit(tmp_path, bins=bins)
+    assert result.on_policy == rows.height - moved.height
+    assert result.own is not None
+    for ours, theirs in zip(result.own.bins, report.bins, strict=True):
         assert (ours.label, ours.count) == (theirs.label, theirs.count)
         assert ours.acceptance == pytest.approx(theirs.acceptance, rel=1e-12)
         assert ours.interval == pytest.approx(theirs.interval, rel=1e-12)
-    assert found.own.lre == pytest.approx(report.lre, rel=1e-9)
-    assert found.own.flatness == pytest.approx(report.flatness, rel=1e-9)
+    assert result.own.lre == pytest.approx(report.lre, rel=1e-9)
+    assert result.own.flatness == pytest.approx(report.flatness, rel=1e-9)
     law = fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
-    assert found.law is not None
-    assert found.law.interval == pytest.approx(law.interval, rel=1e-6)
-    assert found.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
-    assert found.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
-    assert sum(r.count for r in found.lengths) == rows.height
-
-
-def test_every_way_of_reading_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = answers(3000, steps=40)
-    frame.write_parquet(tmp_path / "one.parquet", row_group_size=250)
-    (tmp_path / "parts").mkdir()
-    for k, part in enumerate(frame.iter_slices(700)):
-        part.write_parquet(tmp_path / "parts" / f"{k}.parquet")
-    frame.write_csv(tmp_path / "table.csv")
-    frame.to_pandas().to_csv(tmp_path / "pandas.csv", index=False)  # its booleans are True and False
-    frame.write_ndjson(tmp_path / "lines.jsonl")
-    whole = figures(fspo.audit(frame))
-    assert whole["own"] is not None
-    assert whole["spans"]
-    for data in (
-        frame.lazy(), frame.to_arrow(), frame.to_dict(as_series=False), tmp_path / "one.parquet", tmp_path / "parts",
-        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").iterdir()), tmp_path / "table.csv",
-        tmp_path / "pandas.csv", tmp_path / "lines.jsonl",
-    ):  # fmt: skip
-        assert _close(figures(fspo.audit(data)), whole), data
-    monkeypatch.setattr(sources, "LARGE_GROUP", 100)
-    monkeypatch.setattr(sources, "PIECE", 4096)
-    assert _close(figures(fspo.audit(tmp_path / "one.parquet")), whole)
-
-
-def _close(one: object, other: object) -> bool:
-    """Sums in another order differ in the last digits."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_close, one, other))
-    return one == pytest.approx(other, rel=1e-9, abs=1e-12) if isinstance(one, float) else one == other
+    assert result.law is not None
+    assert result.law.interval == pytest.approx(law.interval, rel=1e-6)
+    assert result.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
+    assert result.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
+    assert sum(r.count for r in result.lengths) == rows.height
 
 
 def test_a_large_file_is_sampled_and_its_own_rates_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowSample.__init__, "__defaults__", (2000, 1 << 22))
     frame = answers(30_000)
-    found = fspo.audit(frame)
-    assert 1000 <= found.sampled <= 2000
-    assert "1 in 15 rows" in " ".join(found.notes)
+    result = fspo.audit(frame)
+    assert 1000 <= result.sampled <= 2000
+    assert "1 in 15 rows" in " ".join(result.notes)
     report = fspo.fairness.measure(frame["length"].to_numpy(), frame["accepted"].to_numpy())
-    assert found.own is not None
-    assert [b.acceptance for b in found.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
+    assert result.own is not None
+    assert [b.acceptance for b in result.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
     law = fspo.fairness.scaling_law(frame["log_ratio"].to_numpy(), frame["length"].to_numpy())
-    assert found.law is not None
-    assert found.law.exponent == pytest.approx(law.exponent, rel=1e-9)
-    low, high = found.law.interval
+    assert result.law is not None
+    assert result.law.exponent == pytest.approx(law.exponent, rel=1e-9)
+    low, high = result.law.interval
     assert high - low == pytest.approx(law.interval[1] - law.interval[0], rel=0.15)
 
 
@@ -115,87 +74,29 @@ def test_a_sample_is_uniform_however_the_rows_arrive() -> None:
     assert hits.std() == pytest.approx(4.84, rel=0.15)
 
 
-def test_sums_and_tokens_agree(tmp_path: Path) -> None:
-    frame = token_answers(800)
-    new, old = (frame[name].list.sum() for name in ("logprobs", "old_logprobs"))
-    sums = frame.select("advantage", length=pl.col("logprobs").list.len(), new=new, old=old)
-    found = fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})
-    tokens = fspo.audit(frame)
-    frame.write_ndjson(tmp_path / "tokens.jsonl")
-    lines = fspo.audit(tmp_path / "tokens.jsonl")
-    for one in (found, lines):
-        assert one.law is not None
-        assert tokens.law is not None
-        assert one.law.mu == pytest.approx(tokens.law.mu, rel=1e-9)
-        assert one.law.interval == pytest.approx(tokens.law.interval, rel=1e-9)
-
-
 def test_by_a_column_equals_measure() -> None:
     frame = answers(2000)
-    found = fspo.audit(frame, by="task")
+    result = fspo.audit(frame, by="task")
     report = fspo.fairness.measure(frame["length"], frame["accepted"], by=frame["task"].to_numpy().astype(object))
-    assert found.attribute is not None
-    assert found.attribute.attribute == "task"
-    assert [b.label for b in found.attribute.bins] == ["add", "count", "sort"]
-    assert [b.interval for b in found.attribute.bins] == [b.interval for b in report.bins]
-    assert {m.report.attribute for m in found.methods if m.report} == {"task"}
+    assert result.attribute is not None
+    assert result.attribute.attribute == "task"
+    assert [b.label for b in result.attribute.bins] == ["add", "count", "sort"]
+    assert [b.interval for b in result.attribute.bins] == [b.interval for b in report.bins]
+    assert {m.report.attribute for m in result.methods if m.report} == {"task"}
     numeric = fspo.audit(frame, by="advantage", bins=4)
     assert numeric.attribute is not None
     assert len(numeric.attribute.bins) == 4
 
 
-def test_the_band_gives_the_wanted_rate() -> None:
-    for H in (0.5, 0.6):
-        frame = answers(20_000, H=H)
-        band = fspo.audit(frame, clip_rate=0.05).recommendation
-        assert band is not None
-        assert (band.exponent == 0.5) == (H == 0.5)
-        L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
-        low, high = band.mu * L - band.c_low * L**band.exponent, band.mu * L + band.c_high * L**band.exponent
-        assert np.mean((A > 0) & (high < S)) == pytest.approx(0.025, abs=2e-4)
-        assert np.mean((A < 0) & (low > S)) == pytest.approx(0.025, abs=2e-4)
-        for settings in pasted(band.snippets):
-            rule = objectives.get("fspo", **settings)
-            found = (rule.drift, rule.c_low, rule.c_high, rule.exponent)  # type: ignore[attr-defined]
-            assert found == pytest.approx((band.mu, band.c_low, band.c_high, band.exponent), rel=1e-5)
-
-
-def pasted(snippets: dict[str, str]) -> list[dict[str, Any]]:
-    """The objective's parameters, as each trainer reads them from what is pasted."""
-    local = read(None, ["objective=fspo", *snippets["fspo"].split()]).objective
-    trl = ast.parse(snippets["TRL"], mode="eval").body
-    assert isinstance(trl, ast.Call)
-    words = dict(word.split("=") for word in snippets["verl"].split() if ".objective." in word)
-    return [
-        {key: value for key, value in local.items() if key != "name"},
-        next(ast.literal_eval(k.value) for k in trl.keywords if k.arg == "objective_args"),
-        {key.rpartition(".")[2]: float(value) for key, value in words.items()},
-    ]
-
-
-def test_gaussian_or_not() -> None:
-    assert "close to Gaussian" in fspo.audit(answers(20_000)).shape.verdict  # type: ignore[union-attr]
-    rng = np.random.default_rng(0)
-    heavy = answers(20_000).with_columns(
-        log_ratio=0.02 * pl.col("length").sqrt() * pl.Series(rng.standard_t(2.5, 20_000))
-    )
-    assert "not Gaussian" in fspo.audit(heavy).shape.verdict  # type: ignore[union-attr]
-    assert "cannot tell" in fspo.audit(answers(100)).shape.verdict  # type: ignore[union-attr]
-
-
 def test_verdicts() -> None:
     frame = answers(20_000)
-    verdict = fspo.audit(frame).verdict
-    assert verdict.startswith("unfair: length ")
-    assert "3999 is clipped" in verdict  # GSPO spares the longest
     fair = frame.with_columns(accepted=pl.Series(np.random.default_rng(99).random(20_000) > 0.02).cast(pl.Float64))
     assert fspo.audit(fair).verdict.startswith("fair")
     assert fspo.audit(fair.head(400)).verdict.startswith("cannot tell: the LRE is between")
-    few = fspo.audit(fair.head(100))
+    few = fspo.audit(fair.head(100).with_columns(accepted=pl.Series([0.0] * 5 + [1.0] * 95)))
     assert few.verdict.startswith("cannot tell: the bin")
-    assert "cannot tell" in str(few)
     assert all(b["clip_rate"] is None for b in few.to_dict()["own"]["bins"] if b["count"] < 30)
-    tiny = fspo.audit(fair.head(12))
+    tiny = fspo.audit(frame.head(12))
     assert tiny.law is None
     assert tiny.recommendation is None
     assert "cannot tell from 12 rows" in str(tiny)
@@ -204,10 +105,10 @@ def test_verdicts() -> None:
 def test_on_policy_rows_are_left_out() -> None:
     frame = answers(900)
     still = frame.with_columns(log_ratio=pl.lit(0.0))
-    found = fspo.audit(pl.concat([frame, still]))
+    result = fspo.audit(pl.concat([frame, still]))
     alone = fspo.audit(frame)
-    assert found.own == alone.own
-    assert found.on_policy == 900
+    assert result.own == alone.own
+    assert result.on_policy == 900
     nothing = fspo.audit(still)
     assert nothing.own is None
     assert "Every log-ratio is 0: all updates are on-policy" in str(nothing)
@@ -223,10 +124,10 @@ def test_rounding_between_two_forward_passes_is_on_policy(tmp_path: Path, column
         noise = pl.Series(1e-7 * np.random.default_rng(k).standard_normal(table.height)) * pl.col("length").sqrt()
         table = table.with_columns(pl.col("log_ratio") + noise)
         (table if column else table.drop("off_policy")).write_parquet(path)
-    found = fspo.audit(tmp_path)
-    assert found.on_policy == exact.on_policy > 0
-    assert found.own == exact.own
-    assert "on-policy rows (log-ratio 0) are left out" in str(found)
+    result = fspo.audit(tmp_path)
+    assert result.on_policy == exact.on_policy > 0
+    assert result.own == exact.own
+    assert "on-policy rows (log-ratio 0) are left out" in str(result)
 
 
 def test_a_column_says_what_is_off_policy() -> None:
@@ -234,10 +135,10 @@ def test_a_column_says_what_is_off_policy() -> None:
     frame = answers(900)
     unmoved = answers(300, seed=1).with_columns(log_ratio=pl.lit(0.0), accepted=pl.lit(1.0))
     rows = pl.concat([frame, unmoved])
-    found = fspo.audit(rows.with_columns(off_policy=pl.lit(True)))
-    assert found.on_policy == 0
-    assert found.own is not None
-    assert found.own.clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
+    result = fspo.audit(rows.with_columns(off_policy=pl.lit(True)))
+    assert result.on_policy == 0
+    assert result.own is not None
+    assert result.own.clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
     some = fspo.audit(rows.with_columns(off_policy=pl.int_range(1200) < 600))
     assert some.on_policy == 600
     assert some.own == fspo.audit(frame.head(600)).own
@@ -247,10 +148,10 @@ def test_a_column_says_what_is_off_policy() -> None:
 
 def test_gradient_shares_and_truncation() -> None:
     frame = answers(3000)
-    found = fspo.audit(frame)
-    assert sum(r.gradient or 0 for r in found.lengths) == pytest.approx(1)
-    assert sum(r.kept or 0 for r in found.lengths) == pytest.approx(1)
-    last = found.lengths[-1]
+    result = fspo.audit(frame)
+    assert sum(r.gradient or 0 for r in result.lengths) == pytest.approx(1)
+    assert sum(r.kept or 0 for r in result.lengths) == pytest.approx(1)
+    last = result.lengths[-1]
     long = frame.filter(pl.col("length") >= int(last.label.split("–")[0]))
     size = (pl.col("log_ratio").exp() * pl.col("advantage").abs() * pl.col("length")).sum()
     assert last.gradient == pytest.approx(long.select(size).item() / frame.select(size).item())
@@ -258,38 +159,12 @@ def test_gradient_shares_and_truncation() -> None:
     assert last.reward == pytest.approx(long["reward"].mean())
 
 
-def test_a_verl_rollout_dump(tmp_path: Path) -> None:
-    """`trainer.rollout_data_dir`: one file per step with input, output, gts, score and step, and no log-probs."""
-    rng = np.random.default_rng(0)
-    for step in (1, 2):
-        lines = [
-            {"input": "2 + 2 =", "output": "x" * int(rng.integers(0, 90)), "gts": "4", "score": float(k % 2),
-             "step": step, "uid": f"{k}_0_0"} for k in range(150)
-        ]  # fmt: skip
-        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = fspo.audit(tmp_path)
-    assert found.unit == "characters"
-    assert found.own is None
-    assert "There are no log-ratios, so clipping cannot be audited" in str(found)
-    assert "empty answers were left out" in str(found)
-    assert all(row.reward is not None for row in found.lengths)
-    assert [s.first for s in found.spans] == [1, 2]
-
-
-def test_a_run_whose_advantages_are_all_zero_says_so() -> None:
-    rows = {
-        "length": list(range(5, 65)),
-        "log_ratio": pl.Series([None] * 60, dtype=pl.Float64),
-        "advantage": [0.0] * 60,
-    }
-    assert "The column 'log_ratio' is empty, so clipping cannot be audited" in str(fspo.audit(pl.DataFrame(rows)))
-
-
 def test_a_run_that_does_not_move_says_why() -> None:
     still = {"length": list(range(5, 65)), "log_ratio": [0.0] * 60}
     assert "all updates are on-policy" in str(fspo.audit(still))
-    assert "all updates are on-policy" in str(fspo.audit(still | {"advantage": [1.0] * 60}))
-    assert "no answer has a gradient, so the policy does not move" in str(fspo.audit(still | {"advantage": [0.0] * 60}))
+    empty = {"log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
+    assert any("The column of log-ratios is empty" in note for note in fspo.audit(still | empty).notes)
+    assert "optimiser step per rollout, and advantages." in str(fspo.audit(still | {"advantage": [0.0] * 60}))
 
 
 def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
@@ -301,17 +176,17 @@ def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
             for c in ("reward", "truncated", "staleness", "difficulty", "off_policy")
         ]
         table.with_columns(lost).write_parquet(path)
-    found = fspo.audit(tmp_path / "run")
-    assert found.rows == rows.height
-    assert found.own is not None
-    assert all(row.reward is None and row.truncated is None for row in found.lengths)
+    result = fspo.audit(tmp_path / "run")
+    assert result.rows == rows.height
+    assert result.own is not None
+    assert all(row.reward is None and row.truncated is None for row in result.lengths)
 
 
 def test_unscored_answers_are_counted() -> None:
     frame = answers(400).with_columns(reward=pl.when(pl.col("length") < 20).then(None).otherwise("reward"))
     assert f"{frame['reward'].null_count():,} answers have no reward" in str(fspo.audit(frame))
     nan = frame.with_columns(pl.col("reward").fill_null(float("nan")))
-    assert figures(fspo.audit(nan)) == figures(fspo.audit(frame))
+    assert fspo.audit(nan) == fspo.audit(frame)
 
 
 def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,20 +199,9 @@ def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.Monke
         ("runs/mine", "runs/mine"), (["runs/mine"], "runs/mine"), (Path("tables"), "tables"), ("tables/*", "tables/*"),
         (["tables/a.parquet", "tables/b.parquet"], "tables/a.parquet and 1 more"), (answers(200), "the frame"),
     ):  # fmt: skip
-        found = fspo.audit(data)
-        assert found.name == name
-        assert str(found).startswith(f"{name}: {found.rows:,} rows\n\n{found.headline}\n")
-
-
-class Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [str(v) for k, v in attrs if k in ("src", "href")]
+        result = fspo.audit(data)
+        assert result.name == name
+        assert str(result).startswith(f"{name}: {result.rows:,} rows\n\n{result.headline[:40]}")
 
 
 def test_json_and_page(tmp_path: Path) -> None:
@@ -345,16 +209,13 @@ def test_json_and_page(tmp_path: Path) -> None:
     frame = answers(2000, steps=20).with_columns(
         task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task")
     )
-    found = fspo.audit(frame, by="task")
-    found.write_html(tmp_path / "a.html")
-    found.write_json(tmp_path / "a.json")
+    result = fspo.audit(frame, by="task")
+    result.write_html(tmp_path / "a.html")
+    result.write_json(tmp_path / "a.json")
     text = (tmp_path / "a.html").read_text()
-    page = Page()
-    page.feed(text)
-    assert page.tags.count("script") == 1  # of the page itself
     assert "<script>alert" not in text
-    assert not page.links
-    assert page.tags.count("svg") == 5
+    assert not re.search(r"(src|href)=", text)
+    assert text.count("<svg") == 3
     assert "\x1b" not in text
-    assert "\x1b" not in str(found)
+    assert "\x1b" not in str(result)
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"

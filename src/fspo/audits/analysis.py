@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fspo import objectives, ratios
-from fspo.audits.findings import Audit, Comparison, LengthRow, verdict
-from fspo.audits.gather import Pass, gathered_from
-from fspo.audits.methods import compare, parse_rule
-from fspo.audits.missing import missing
-from fspo.audits.reading.sample import Array, Columns
-from fspo.audits.reading.sources import named
-from fspo.audits.recommend import Advisor, BandRates, Recommendation
-from fspo.audits.sampled_rows import SampledRows, shape
-from fspo.fairness import (
-    FEW,
-    FairnessReport,
-    ScalingLaw,
-    cut,
-    fresh_rate_interval,
-    heavy_tails,
-    quantile_edges,
-    report_of_bins,
-    robust_law,
-    rows_needed,
-    scaling_law_of_sums,
-    wild_rows,
-    wilson,
-)
+from fspo import fairness, objectives, ratios
+from fspo.audits.columns import Array
+from fspo.audits.findings import Audit, LengthRow, Span, verdict
+from fspo.audits.gather import Pass
+from fspo.audits.methods import Comparison, compare, parse_rule
+from fspo.audits.mismatch import mismatch as mismatch_rules
+from fspo.audits.recommend import Advisor, Recommendation
+from fspo.audits.sources import named, open_sources
+from fspo.fairness import FEW, FairnessReport, ScalingLaw, report_of_bins
 from fspo.objectives import Objective, Responses
 from fspo.text import percent
 
 __all__ = ["Audit", "audit"]
 
-DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known
+DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known, or too high to be kept
+HIGH_CLIP_RATE = 0.2  # above it the rate itself is the finding, and no band is chosen to keep it
 MOST_BINS = 1000
-HEAVY_TAILS = "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of the rows"
 MOST_CATEGORIES = 100
+SPANS = 10  # stretches of training
+EXPONENT_CAP = 20.0  # as the objectives have it by default
 
 
 def audit(
@@ -48,23 +36,27 @@ def audit(
     by: str | None = None,
     rule: str | None = None,
     clip_rate: float | None = None,
+    methods: str = "few",
+    mismatch: bool = False,
     bins: int = 8,
     confidence: float = 0.95,
 ) -> Audit:
     """Audit a path, several paths, a frame or a dictionary of columns.
 
-    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, mask, accepted, advantage, reward, truncated,
-    step, off_policy) to the names of columns; a role that is not given is found by common names. `by` asks for
-    fairness over another column. `rule` is the run's own rule, such as `fspo:c_low=0.05,c_high=0.05` or
-    `module:Class`, for data without a column of what was accepted. `clip_rate` is the rate at which methods are
-    compared and the band is chosen; default: the run's own, or 0.1.
+    `columns` maps roles (length, log_ratio, logprobs, old_logprobs, sampler_logprobs, mask, accepted, clipped,
+    advantage, reward, truncated, step, off_policy) to the names of columns; a role that is not given is recognised by
+    common names. `by` asks for fairness over another column. `rule` is the run's own rule, such as
+    `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data without a column of what was accepted. `clip_rate` is the
+    rate at which methods are compared and the band is chosen; default: the run's own if it is at most 0.2, otherwise
+    0.1. `methods` is `few` (a fixed range) or `all`. `mismatch` states that the log-ratios are of trainer and sampler,
+    which is known without it where the names of the columns tell.
 
     >>> import numpy as np, fspo
     >>> random = np.random.default_rng(0)
     >>> length = random.integers(10, 2000, 4000)
     >>> log_ratio = 0.02 * np.sqrt(length) * random.normal(size=4000)
-    >>> found = fspo.audit({"length": length, "log_ratio": log_ratio}, rule="rloo")
-    >>> found.own.bins[0].clip_rate < found.own.bins[-1].clip_rate  # a fixed range clips long responses more
+    >>> result = fspo.audit({"length": length, "log_ratio": log_ratio}, rule="rloo")
+    >>> result.own.bins[0].clip_rate < result.own.bins[-1].clip_rate  # a fixed range clips long responses more
     True
     """
     if clip_rate is not None and not 0 < clip_rate < 1:
@@ -73,9 +65,15 @@ def audit(
         raise ValueError(f"bins = {bins} must be at least 1 and at most {MOST_BINS}")
     if not 0.5 <= confidence < 1:
         raise ValueError(f"confidence = {confidence} must be at least 0.5 and below 1")
+    if methods not in ("few", "all"):
+        raise ValueError(f"methods = {methods!r} must be 'few' or 'all'")
     own_rule = None if rule is None else parse_rule(rule)
-    gathered, files = gathered_from(data, columns or {}, by)
-    return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate)
+    sources = open_sources(data)
+    gathered = Pass(sources, columns or {}, by, mismatch)
+    if gathered.roles.mismatch and own_rule is not None:
+        raise ValueError("--rule is a rule of clipping, and these are log-probs of sampler and trainer: leave it out")
+    files = [name for source in sources for name in source.names]
+    return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate, methods)
 
 
 class Analysis:
@@ -83,171 +81,353 @@ class Analysis:
 
     def __init__(self, gathered: Pass, rule: Objective | None, bins: int, confidence: float) -> None:
         self.gathered, self.rule, self.bins, self.confidence = gathered, rule, bins, confidence
+        self.own_rule = rule.name if rule is not None else "own rule"
         self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
         self.notes: list[str] = list(gathered.notes)
-        self.wild = np.zeros(0, bool)  # of the sampled rows
         self.heavy = False  # whether the tails of S are heavy
         # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
         self.off_policy = int(self.cells["count"].sum()) if gathered.has("log_ratio") else 0
         self.clippable = int(self.cells["with_gradient"].sum()) if self.off_policy else 0
         self.edges = self._edges()
-        self.sampled = self._sampled()
-        by = self.sampled.columns.get("by", np.zeros(0))
+        # The sampled off-policy rows.
+        self.columns, tokens = gathered.sample.result()
+        lengths = self.columns.get("length", np.zeros(0))
+        self.has_gradient = np.ones(len(lengths), bool)
+        if "advantage" in self.columns:
+            self.has_gradient = ratios.has_gradient(self.columns["advantage"])
+        self.length_bins = fairness.cut(lengths[self.has_gradient], self.edges)
+        self.outliers = np.zeros(0, bool)
+        self.responses = self._responses(tokens) if self.off_policy else None
+        self.accepted: Array | None = None
+        if self.responses is not None:
+            self.accepted = self.columns.get("accepted")
+            if self.rule is not None:
+                self.accepted = objectives.accepted(self.rule, self.responses)
+        by = self.columns.get("by", np.zeros(0))
         if by.dtype == object and len(values := np.unique(by)) > MOST_CATEGORIES:
             raise ValueError(
                 f"column {gathered.roles.by!r} has {len(values):,} different values: --by shows fairness over at most "
                 f"{MOST_CATEGORIES} words, or over numbers"
             )
 
-    def audit(self, name: str, files: list[str], clip_rate: float | None) -> Audit:
-        self.notes += missing(self.gathered, self.sampled, self.off_policy, self.clippable, self.wild)
+    def audit(self, name: str, files: list[str], clip_rate: float | None, methods: str) -> Audit:
+        self.asked = clip_rate is not None  # for a band
+        self.notes += self._missing()
         own, attribute = self._own(), self._attribute()
-        rate = clip_rate or (own.clip_rate if own is not None and own.clip_rate > 0 else DEFAULT_CLIP_RATE)
-        law, responses = self._law(), self.sampled.responses
-        enough = responses if int(self.sampled.has_gradient.sum()) >= FEW else None
+        rate = clip_rate or DEFAULT_CLIP_RATE
+        if clip_rate is None and own is not None and 0 < own.clip_rate <= HIGH_CLIP_RATE:
+            rate = own.clip_rate
+        enough = self.responses if int(self.has_gradient.sum()) >= FEW else None
+        between_engines = None
+        if self.gathered.roles.mismatch and enough is not None:
+            between_engines, enough = mismatch_rules(enough, self._by_length, self.confidence), None
         return Audit(
             name=name,
             files=files,
             rows=self.gathered.rows,
             on_policy=self.gathered.on_policy.rows,
-            sampled=len(self.sampled.columns.get("length", ())),
+            sampled=len(self.columns.get("length", ())),
             unit="characters" if "text" in self.gathered.roles else "tokens",
             confidence=self.confidence,
-            verdict=verdict(own if attribute is None else attribute),
-            own_rule=self._own_rule,
+            verdict=between_engines.sentence if between_engines else self._verdict(own, attribute),
+            own_rule=self.own_rule,
             own=own,
             attribute=attribute,
             clip_rate=None if enough is None else rate,
-            methods=[] if enough is None else self._methods(enough, rate),
-            law=law,
-            shape=shape(responses, law, self.confidence) if responses and law else None,
-            ess=ratios.effective_share(responses.log_ratio) if responses else None,
+            methods=[] if enough is None else self._methods(enough, rate, methods),
+            law=self._law(),
+            ess=ratios.effective_share(self.responses.log_ratio) if self.responses else None,
             lengths=self._lengths(),
-            spans=self.sampled.spans(),
+            spans=self._spans(),
             recommendation=None if enough is None else self._recommendation(enough, rate, own),
+            mismatch=between_engines,
             notes=self.notes,
         )
-
-    @property
-    def _own_rule(self) -> str:
-        return self.rule.name if self.rule is not None else "the run's own rule"
 
     # --- the rows ---------------------------------------------------------------------------------------------------
 
     def _edges(self) -> Array:
         """Of bins that hold equal shares of the rows that clipping can act on; of all rows, where there are none."""
         if self.clippable:
-            return quantile_edges(self.cells["length"], self.bins, self.cells["with_gradient"])
+            return fairness.quantile_edges(self.cells["length"], self.bins, self.cells["with_gradient"])
         cells = self.cells if len(self.cells["length"]) else self.all_cells
-        return quantile_edges(cells["length"], self.bins, cells["count"])
+        return fairness.quantile_edges(cells["length"], self.bins, cells["count"])
 
-    def _sampled(self) -> SampledRows:
-        columns, tokens = self.gathered.sample.result()
-        lengths = columns.get("length", np.zeros(0))
-        has_gradient = np.ones(len(lengths), bool)
-        if "advantage" in columns:
-            has_gradient = ratios.has_gradient(columns["advantage"])
-        responses = self._responses(columns, tokens) if self.off_policy else None
-        accepted = None
-        if responses is not None:
-            accepted = objectives.accepted(self.rule, responses) if self.rule is not None else columns.get("accepted")
-        bins = cut(lengths[has_gradient], self.edges)
-        return SampledRows(columns, responses, accepted, has_gradient, bins, self.confidence)
-
-    def _responses(self, columns: Columns, tokens: Array | None) -> Responses:
-        """The sampled rows as the objectives read them; the drift is without wild rows."""
-        S, L = (np.asarray(columns[name], np.float64) for name in ("log_ratio", "length"))
-        sign = np.sign(columns["advantage"]) if "advantage" in columns else np.zeros(len(S))
-        self.wild = wild_rows(S, L)
-        if self.wild.any():
-            mu = ratios.drift(S[~self.wild], L[~self.wild])
+    def _responses(self, tokens: Array | None) -> Responses:
+        """The sampled rows as the objectives read them; the drift is without outliers."""
+        S, L = (np.asarray(self.columns[name], np.float64) for name in ("log_ratio", "length"))
+        sign = np.sign(self.columns["advantage"]) if "advantage" in self.columns else np.zeros(len(S))
+        self.outliers = fairness.wild_rows(S, L)
+        if self.outliers.any():
+            mu = ratios.drift(S[~self.outliers], L[~self.outliers])
         else:
             mu = ratios.drift(self.cells["log_ratio"], self.cells["count"] * self.cells["length"])
         return Responses(S, L, sign, tokens, mu)
+
+    def _by_length(self, accepted: Array) -> FairnessReport:
+        """The report of a rule that accepts these shares of the sampled rows."""
+        return report_of_bins(self.length_bins, 1 - accepted[self.has_gradient], confidence=self.confidence)
+
+    def _by_attribute(self, accepted: Array) -> FairnessReport:
+        """The same by the column that was asked for."""
+        L, kept, values = (v[self.has_gradient] for v in (self.columns["length"], accepted, self.columns["by"]))
+        name = self.gathered.roles.by
+        return fairness.measure(
+            L, np.clip(kept, 0, 1), self.bins, by=values, confidence=self.confidence, attribute=name
+        )
 
     # --- fairness ---------------------------------------------------------------------------------------------------
 
     def _own(self) -> FairnessReport | None:
         """By length: from all rows if a column has what was accepted, else from the sample."""
-        if self.sampled.accepted is None or not self.sampled.has_gradient.any():
+        if self.accepted is None or not self.has_gradient.any():
             return None
         if self.rule is not None:
-            return self.sampled.by_length(self.sampled.accepted)
+            return self._by_length(self.accepted)
         used = self.cells["with_gradient"] > 0
         lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "with_gradient"))
-        return report_of_bins(cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
+        return report_of_bins(fairness.cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
 
     def _attribute(self) -> FairnessReport | None:
-        name = self.gathered.roles.by
-        if name is None or self.sampled.accepted is None or not self.sampled.has_gradient.any():
+        if self.gathered.roles.by is None or self.accepted is None or not self.has_gradient.any():
             return None
-        return self.sampled.by_attribute(self.sampled.accepted, name, self.bins)
+        return self._by_attribute(self.accepted)
 
-    def _methods(self, responses: Responses, rate: float) -> list[Comparison]:
-        name = self.gathered.roles.by
-        if name is None:
-            return compare(responses, rate, self.sampled.by_length, self.rule)
-        by = self.sampled.by_attribute
-        return compare(responses, rate, lambda accepted: by(accepted, name, self.bins), self.rule)
+    def _verdict(self, own: FairnessReport | None, attribute: FairnessReport | None) -> str:
+        if not self.gathered.has("log_ratio") and not self.gathered.roles.has_ratio:
+            return (
+                "no log-probs here, so clipping cannot be audited. Log these columns, one row per answer: length, "
+                "log_ratio (the sum of log pi - log pi_old, or logprobs and old_logprobs), advantage, accepted"
+            )
+        report = own if attribute is None else attribute
+        if report is not None and own is not None and self._inverted():
+            name = self.gathered.roles.columns["accepted"]
+            return (
+                f"cannot tell: among answers of like length the rows that the column {name!r} calls accepted lie "
+                f"farther out than the others, so it seems to hold what was clipped: give --clipped {name}"
+            )
+        if own is not None and own.clip_rate > HIGH_CLIP_RATE:
+            return (
+                f"too much is clipped: {percent(own.clip_rate)} of the gradients are lost, and a rate above "
+                f"{percent(HIGH_CLIP_RATE, 0)} is itself the finding: use fewer or smaller steps per rollout, or a "
+                f"wider range. By {'length' if report is None else report.attribute}: {verdict(report)}"
+            )
+        return verdict(report)
+
+    def _inverted(self) -> bool:
+        """Whether, within bins of length, rows called accepted lie farther out than those called clipped.
+
+        Out is where clipping acts: above for A > 0, below for A < 0, either side where advantages are not known.
+        """
+        if self.rule is not None or self.responses is None or self.accepted is None or "accepted" not in self.columns:
+            return False
+        if "accepted" not in self.gathered.roles:
+            return False
+        r = self.responses
+        off = (r.log_ratio - r.mu * r.lengths) / np.sqrt(r.lengths)
+        out = (r.sign * off if r.sign.any() else np.abs(off))[self.has_gradient]
+        kept, bins = self.accepted[self.has_gradient].astype(np.float64), self.length_bins
+        out = out - (bins.sum(out) / bins.sum())[bins.index]
+        kept = kept - (bins.sum(kept) / bins.sum())[bins.index]
+        scale = np.sqrt((out**2).sum() * (kept**2).sum() / len(out))
+        return bool(scale > 0 and (out * kept).sum() / scale > 5)  # standard errors of no correlation
+
+    def _methods(self, responses: Responses, rate: float, methods: str) -> list[Comparison]:
+        report = self._by_length if self.gathered.roles.by is None else self._by_attribute
+        return compare(responses, rate, report, self.rule, None if methods == "all" else ("rloo",))
 
     # --- the model of S, and the band -------------------------------------------------------------------------------
 
     def _law(self) -> ScalingLaw | None:
-        responses, c = self.sampled.responses, self.cells
-        if responses is None:
+        if self.responses is None:
             return None
         if self.off_policy < FEW:
             self.notes.append(f"mu, sigma and H: cannot tell from {self.off_policy} rows; at least {FEW} are needed.")
             return None
-        S, L = responses.log_ratio, responses.lengths
+        S, L, c = self.responses.log_ratio, self.responses.lengths, self.cells
         try:
-            law = scaling_law_of_sums(
+            law = fairness.scaling_law_of_sums(
                 c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
             )
-            self.heavy = bool(self.wild.any()) or heavy_tails(S, L, law)
-            if self.heavy and not self.wild.any():
-                self.notes.append(f"{HEAVY_TAILS}.")
-            return robust_law(law, S, L, self.wild, self.confidence)
+            self.heavy = bool(self.outliers.any()) or fairness.heavy_tails(S, L, law)
+            if self.heavy and not self.outliers.any():
+                self.notes.append(
+                    "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of "
+                    "the rows."
+                )
+            return fairness.robust_law(law, S, L, self.outliers, self.confidence)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
 
     def _recommendation(self, responses: Responses, rate: float, own: FairnessReport | None) -> Recommendation | None:
+        """The band for a clip rate, if the rows can support it and it is clearly fairer than the run's own rule."""
+        band, problem = None, ""
+        count, needed = int(responses.has_gradient.sum()), fairness.rows_needed(rate, self.confidence)
         if "text" in self.gathered.roles:
-            self.notes.append(
-                "No band is recommended: lengths are characters of the text, and trainers count tokens. Give --length."
+            problem = "lengths are characters of the text, and trainers count tokens. Give --length"
+        elif count < needed:
+            high = fairness.fresh_rate_interval(rate, count, self.confidence)[1]
+            problem = (
+                f"{count} rows are too few for a clip rate of {percent(rate)}, since a band from them could clip up to "
+                f"{percent(high)} of fresh rows; at least {needed} are needed"
             )
+        elif own is not None and self._inverted():
+            problem = "it is not clear what the run accepted"
+        else:
+            advisor = Advisor(responses, self.outliers, self._by_length, self._parts(), self.confidence, self.heavy)
+            band = advisor.recommend(rate)
+            if band is None:
+                problem = f"none clips {percent(rate)} with half on each side; ask for less with --clip-rate"
+            elif own is not None and band.report.lre_interval[1] > own.lre and (own.clip_rate or not self.asked):
+                low, high = band.report.lre_interval
+                problem = (
+                    f"that for a clip rate of {percent(rate)} has an LRE of {band.report.lre:.3f} ({low:.3f} to "
+                    f"{high:.3f}), which is not clearly below the {own.lre:.3f} of the run's own rule"
+                )
+        if problem:
+            self.notes.append(f"No band is recommended: {problem}.")
             return None
-        count, needed = int(responses.has_gradient.sum()), rows_needed(rate, self.confidence)
-        if count < needed:
-            high = fresh_rate_interval(rate, count, self.confidence)[1]
-            self.notes.append(
-                f"No band is recommended: {count} rows are too few for a clip rate of {percent(rate)}, since a band "
-                f"from them could clip up to {percent(high)} of fresh rows; at least {needed} are needed."
-            )
-            return None
-        parts = self.sampled.parts(self.gathered.roles)
-        advisor = Advisor(responses, self.wild, self.sampled.by_length, parts, self.confidence, self.heavy)
-        rates = None if own is None else BandRates(self._own_rule, own)
-        band = advisor.recommend(rate, rates)
-        if band is None:
-            self.notes.append(f"No band clips {percent(rate)} with half on each side: ask for less with --clip-rate.")
         return band
 
-    # --- lengths ----------------------------------------------------------------------------------------------------
+    def _parts(self) -> tuple[str, Array] | None:
+        """A column of categories that may explain differences, and its name: that of --by, or one known by its name."""
+        roles = self.gathered.roles
+        for name, role in ((roles.by, "by"), (roles.columns.get("part"), "part")):
+            if name is not None and role in self.columns:
+                return name, self.columns[role]
+        return None
+
+    # --- lengths and training ---------------------------------------------------------------------------------------
 
     def _lengths(self) -> list[LengthRow]:
-        bins = cut(self.all_cells["length"], self.edges)
+        bins = fairness.cut(self.all_cells["length"], self.edges)
         sums = {name: bins.sum(self.all_cells[name]) for name in ("count", "truncated", "scored", "reward")}
-        gradients = self.sampled.gradient_shares()
+        gradients = self._gradient_shares()
         rows = []
         for k, number in enumerate(bins.numbers):
             n = sums["count"][k]
             row = gradients.get(int(number), {})
             if self.gathered.has("truncated"):
                 row["truncated"] = float(sums["truncated"][k] / n)
-                row["truncated_interval"] = wilson(sums["truncated"][k], n, self.confidence)
+                row["truncated_interval"] = fairness.wilson(sums["truncated"][k], n, self.confidence)
             if sums["scored"][k]:
                 row["reward"] = float(sums["reward"][k] / sums["scored"][k])
             rows.append(LengthRow(bins.labels[k], int(n), **row))
         return rows
+
+    def _gradient_shares(self) -> dict[int, dict[str, Any]]:
+        """By the number of a bin of length: its share in sum |w A| L, the size of all token gradients.
+
+        `gradient` is the share before clipping, `kept` the share of what clipping leaves.
+        """
+        if self.responses is None or "advantage" not in self.columns or not self.has_gradient.any():
+            return {}
+        A = self.columns["advantage"][self.has_gradient]
+        S, L = (v[self.has_gradient] for v in (self.responses.log_ratio, self.responses.lengths))
+        size = np.exp(np.minimum(S, EXPONENT_CAP)) * np.abs(A) * L
+        numbers, shares = self.length_bins.numbers, self.length_bins.sum(size) / size.sum()
+        by_bin: dict[int, dict[str, Any]] = {
+            int(k): {"gradient": float(p)} for k, p in zip(numbers, shares, strict=True)
+        }
+        kept = None if self.accepted is None else size * self.accepted[self.has_gradient]
+        if kept is None or not kept.any():
+            return by_bin
+        for k, p in zip(numbers, self.length_bins.sum(kept) / kept.sum(), strict=True):
+            by_bin[int(k)]["kept"] = float(p)
+        return by_bin
+
+    def _spans(self) -> list[Span]:
+        """Stretches of training that hold about equal shares of the rows; none where there is only one step."""
+        steps = self.columns.get("step")
+        if steps is None or steps.min() == steps.max():
+            return []
+        ends = np.unique(np.quantile(steps, np.arange(1, SPANS) / SPANS, method="inverted_cdf"))
+        index = np.unique(np.searchsorted(ends, steps, side="left"), return_inverse=True)[1]
+        return [self._span(index == k, steps) for k in range(int(index.max()) + 1)]
+
+    def _span(self, inside: Array, steps: Array) -> Span:
+        n, L = int(inside.sum()), self.columns["length"][inside].astype(np.float64)
+        figures: dict[str, Any] = {}
+        if self.responses is not None and n >= FEW:
+            S = self.responses.log_ratio[inside]
+            mu = ratios.drift(S, L)
+            figures = {"mu": mu, "sigma": ratios.scale(S, L, mu), "ess": ratios.effective_share(S)}
+            clippable = inside & self.has_gradient
+            if self.accepted is not None and int(clippable.sum()) >= FEW:
+                bins = self.length_bins.select(inside[self.has_gradient])
+                report = report_of_bins(bins, 1 - self.accepted[clippable], confidence=self.confidence)
+                figures |= {
+                    "clip_rate": report.clip_rate, "interval": report.clip_interval,
+                    "lre": report.lre, "lre_interval": report.lre_interval,
+                }  # fmt: skip
+        return Span(float(steps[inside].min()), float(steps[inside].max()), n, float(L.mean()), **figures)
+
+    # --- notes ------------------------------------------------------------------------------------------------------
+
+    def _missing(self) -> Iterator[str]:
+        """What the audit cannot tell or has left out, in sentences."""
+        gathered = self.gathered
+        if gathered.empty:
+            yield f"{gathered.empty:,} empty answers were left out."
+        if gathered.unscored:
+            yield f"{gathered.unscored:,} answers have no reward and are in no mean reward."
+        if gathered.rewards and "reward" not in gathered.roles:
+            yield f"No column is known as the reward: give --reward with one of {', '.join(gathered.rewards)}."
+        if not gathered.has("log_ratio"):
+            if gathered.roles.has_ratio:
+                yield (
+                    "The column of log-ratios is empty, so clipping cannot be audited. A run of fspo leaves it empty "
+                    "where the advantage is 0: rewards that differ within groups of answers give advantages, and "
+                    "update.all_rows=true computes the others too."
+                )
+            return
+        zero = "Rewards that differ within groups of answers give advantages."
+        if not self.off_policy:
+            yield (
+                "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
+                f"optimiser step per rollout{'' if self.all_cells['with_gradient'].any() else ', and advantages'}."
+            )
+            return
+        if gathered.on_policy.rows:
+            yield f"{gathered.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip."
+        if not self.clippable:
+            yield f"Every advantage is exactly 0: no answer has a gradient that clipping could remove. {zero}"
+            return
+        if (without := self.off_policy - self.clippable - gathered.no_advantage) > 0:
+            yield f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
+        if self.accepted is None and not gathered.roles.mismatch:
+            yield (
+                "No column says what was accepted: name it with --accepted or --clipped, or the run's rule with "
+                "--rule, to see the run's own clip rate."
+            )
+        elif self.rule is None and "clipped" in gathered.roles and self.accepted is not None:
+            yield f"The column {gathered.roles.columns['clipped']!r} is read as what was clipped."
+        if not gathered.has("advantage") and not gathered.roles.mismatch:
+            yield (
+                "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
+                "are not known."
+            )
+        yield from self._about_rows()
+        if gathered.sample.stride > 1:
+            yield f"Methods, ESS, gradient shares and spans are from a random 1 in {gathered.sample.stride} rows."
+
+    def _about_rows(self) -> Iterator[str]:
+        """Notes about outliers, and about advantages of one sign."""
+        assert self.responses is not None
+        S = self.responses.log_ratio
+        if self.outliers.any():
+            low, high, count = float(S[self.outliers].min()), float(S[self.outliers].max()), int(self.outliers.sum())
+            span = f"{low:.4g}" if count == 1 else f"{low:.4g} to {high:.4g}"
+            yield (
+                f"{count:,} of {len(S):,} rows lie far outside of all others of like length (S = {span}): the band's "
+                "centre and exponent, mu, sigma and H are without them; the intervals of mu, sigma and H reach to the "
+                "values with them, and those of sigma and H to those of the middle half of the rows."
+            )
+        signs = np.unique(self.responses.sign[self.responses.has_gradient])
+        if len(signs) == 1 and signs[0]:
+            word, side, other = ("positive", "upper", "lower") if signs[0] > 0 else ("negative", "lower", "upper")
+            yield (
+                f"All advantages are {word}: only the {side} side of a range can be judged, and the {other} side of "
+                "the band has the same share of all rows outside."
+            )

@@ -7,31 +7,12 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from fspo.audits.methods import Comparison
+from fspo.audits.mismatch import MismatchAudit
 from fspo.audits.recommend import Recommendation
 from fspo.fairness import FAIR, FEW, Bin, FairnessReport, Interval, ScalingLaw
 from fspo.files import json_text, plain, replace_file
 from fspo.text import percent
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One method at the common clip rate: its range and its report, or a note why it has none."""
-
-    name: str
-    parameters: dict[str, Any] = field(default_factory=dict)
-    note: str = ""
-    report: FairnessReport | None = None
-
-
-@dataclass(frozen=True)
-class GaussianFit:
-    """How close z is to a Gaussian."""
-
-    skewness: float
-    excess_kurtosis: float
-    distance: float  # largest difference of the distribution functions
-    margin: float  # how far chance alone moves the distance, at the audit's confidence
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +26,6 @@ class LengthRow:
     reward: float | None = None
     gradient: float | None = None  # share of the size of all token gradients, before clipping
     kept: float | None = None  # ... and after clipping
-    kept_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +53,7 @@ class Audit:
     files: list[str]
     rows: int
     on_policy: int
-    sampled: int  # rows behind the comparison of methods, the shape, the gradient shares and the drift
+    sampled: int  # rows behind the comparison of methods, the gradient shares and the spans
     unit: str  # of length: tokens or characters
     confidence: float
     verdict: str
@@ -83,22 +63,31 @@ class Audit:
     clip_rate: float | None  # at which the methods are compared
     methods: list[Comparison]
     law: ScalingLaw | None
-    shape: GaussianFit | None
     ess: float | None
     lengths: list[LengthRow]
     spans: list[Span]
     recommendation: Recommendation | None
+    mismatch: MismatchAudit | None  # of log-probs of sampler and trainer
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        from fspo.audits.audit_text import render
+        return self.text()
 
-        return render(self)
+    def text(self, width: int = 100) -> str:
+        """The audit for a terminal of this width."""
+        from fspo.audits import show
+
+        return show.text(self, width)
 
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
         return f"{self.verdict[0].upper()}{self.verdict[1:]}."
+
+    @property
+    def alarming(self) -> bool:
+        """Whether the verdict asks for a change."""
+        return self.verdict.startswith(("unfair", "too much"))
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values; NaN, and a rate of too few rows, is None."""
@@ -112,15 +101,18 @@ class Audit:
         replace_file(path, self.to_json() + "\n")
 
     def write_html(self, path: str | Path) -> None:
-        from fspo.audits.audit_page import render
+        from fspo.audits import show
 
-        replace_file(path, render(self))
+        replace_file(path, show.page(self))
 
 
 def verdict(report: FairnessReport | None) -> str:
     """Fair, unfair or cannot tell, and why."""
     if report is None:
         return "cannot tell how fair the run's own clipping is: see the notes"
+    if not report.clip_rate:
+        count = sum(b.count for b in report.bins)
+        return f"nothing was clipped: the rule left all {count:,} gradients as they are, so there is nothing to judge"
     small = min(report.bins, key=lambda b: b.count)
     if small.count < FEW:
         rows = "1 row" if small.count == 1 else f"{small.count} rows"

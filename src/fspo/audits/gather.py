@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.audits.reading.batches import NO_VALUE, BatchReader
-from fspo.audits.reading.column_roles import LISTS, Roles, assign, check_given
-from fspo.audits.reading.sample import Array, Columns, RowSample
-from fspo.audits.reading.sources import Source, UntidyFileError, UnusableFileError, open_sources
+from fspo.audits.columns import OPTIONAL, Array, BatchReader, Columns, Roles, assign
+from fspo.audits.sources import Source
 
 EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / FINE of the length wide
 FINE = 4096
 FIELDS = ("count", "with_gradient", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
 
 SAMPLED = ("length", "log_ratio", "accepted", "advantage", "step", "by", "part")
+ROWS, TOKENS = 1 << 17, 1 << 22  # of the sample
 
 
 @dataclass
@@ -95,6 +91,67 @@ def on_policy(columns: Columns) -> Array:
     return np.asarray(np.abs(columns["log_ratio"]) <= ratios.ROUNDING * np.sqrt(columns["length"]))
 
 
+class RowSample:
+    """One random row of each `stride` rows; the stride doubles when the sample grows too large.
+
+    The token log-ratios of the sampled rows, if there are any, lie in one flat array, in the order of the rows.
+    """
+
+    def __init__(self, expected: int | None, rows: int = ROWS, tokens: int = TOKENS) -> None:
+        self.stride = 1 if expected is None else max(1, -(-expected // rows))
+        self._most = (rows, tokens)
+        self._rng = np.random.default_rng(0)
+        self._parts: list[Columns] = []
+        self._tokens: list[Array] = []
+
+    def add(self, columns: Columns, tokens: Array | None = None, rows: Array | None = None) -> None:
+        """Sample from a batch, or from these rows of it."""
+        chosen = self._draw(len(columns["length"]) if rows is None else len(rows), self.stride)
+        if rows is not None:
+            chosen = rows if chosen is None else rows[chosen]
+        if chosen is not None and not len(chosen):
+            return
+        kept, tokens = _take(columns, tokens, chosen)
+        self._parts.append(kept)
+        if tokens is not None:
+            self._tokens.append(tokens)
+        while sum(len(p["length"]) for p in self._parts) > self._most[0] or self._token_count() > self._most[1]:
+            self.stride *= 2
+            kept, tokens = self.result()
+            kept, tokens = _take(kept, tokens, self._draw(len(kept["length"]), 2))
+            self._parts, self._tokens = [kept], [] if tokens is None else [tokens]
+
+    def result(self) -> tuple[Columns, Array | None]:
+        """The columns that all batches have, and the tokens."""
+        if not self._parts:
+            return {}, None
+        shared = [name for name in self._parts[0] if all(name in part for part in self._parts)]
+        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in shared}
+        return columns, np.concatenate(self._tokens) if self._tokens else None
+
+    def _token_count(self) -> int:
+        return sum(len(t) for t in self._tokens)
+
+    def _draw(self, n: int, stride: int) -> Array | None:
+        """One row of each block of `stride` rows; None stands for all rows."""
+        if stride == 1:
+            return None
+        blocks = np.arange(0, n, stride)
+        chosen = blocks + self._rng.integers(stride, size=len(blocks))
+        return chosen[chosen < n]
+
+
+def _take(columns: Columns, tokens: Array | None, chosen: Array | None) -> tuple[Columns, Array | None]:
+    if chosen is None:
+        return columns, tokens
+    if tokens is not None:
+        L = columns["length"].astype(np.intp)
+        lengths, starts = L[chosen], (np.cumsum(L) - L)[chosen]
+        shift = starts - (np.cumsum(lengths) - lengths)
+        tokens = tokens[np.repeat(shift, lengths) + np.arange(int(lengths.sum()))]
+    return {name: values[chosen] for name, values in columns.items()}, tokens
+
+
 class Pass:
     """What is gathered from all rows."""
 
@@ -104,26 +161,15 @@ class Pass:
     averaged: int  # answers whose advantages differ between tokens
     no_advantage: int  # rows without an advantage, where others have one
 
-    def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None) -> None:
-        self.notes: list[str] = []
-        self.by_file = _roles(sources, given, by)
-        self.roles = _merged(self.by_file)  # of all files: each role with its column in the first file that has it
-        for source, roles in zip(sources, self.by_file, strict=True):
-            for role in ("truncated", "step"):
-                if role in self.roles and role not in roles:
-                    name = self.roles.columns.pop(role)
-                    self.notes.append(f"{source.names[0]} has no column {name!r}, so it is left out of the audit.")
-            for why in roles.unfit.values():
-                self.notes.append(f"{source.names[0]}, {why}: it is left out of the audit.")
-        self.tokens = all(roles.tokens for roles in self.by_file)
-        if not self.tokens and any(roles.tokens for roles in self.by_file):
-            self.notes.append("Some files have no lists of log-ratios: methods that clip tokens are not compared.")
-        # A column of numbers in one file and words in another holds words.
-        kinds = [source.schema[roles.by] for source, roles in zip(sources, self.by_file, strict=True) if roles.by]
-        self.by_words = not all(kind.is_numeric() for kind in kinds)
+    def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> None:
+        self.notes: list[str] = [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
+        self.by_file = self._assigned(sources, given, by, mismatch)
+        self.roles = self.by_file[0]
+        self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
         self._gather(sources)
         if "advantage" in self.roles and self.no_advantage == self.rows:  # a column without a single value
-            del self.roles.columns["advantage"]
+            for roles in self.by_file:
+                del roles.columns["advantage"]
             self._gather(sources)
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
@@ -147,6 +193,33 @@ class Pass:
         """Whether the data has values of this role."""
         return self._seen.get(role, False)
 
+    def _assigned(
+        self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool
+    ) -> list[Roles]:
+        """The roles of each file's columns. Columns missing from some files must be optional: they are left out."""
+        by_file = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
+        if not by_file[0].has_length:
+            raise ValueError(_no_length(sources[0], by_file[0]))
+        shared = set.intersection(*(set(roles.columns) for roles in by_file))
+        for source, roles in zip(sources, by_file, strict=True):
+            where = source.names[0]
+            for other in by_file:
+                if lacking := [role for role in other.columns if role not in roles]:
+                    if lacking[0] not in OPTIONAL or lacking[0] == "mask":
+                        raise ValueError(f"{where} has no column {other.columns[lacking[0]]!r}, which other files have")
+                    self._note(f"{where} has no column {other.columns[lacking[0]]!r}: it is left out of the audit.")
+            if (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
+                raise ValueError(f"{where} has log-ratios in another form than {sources[0].names[0]}: audit them apart")
+            if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
+                raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
+            for why in roles.unfit.values():
+                self._note(f"{where}, {why}: it is left out of the audit.")
+        return [replace(r, columns={k: v for k, v in r.columns.items() if k in shared}) for r in by_file]
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
     def _gather(self, sources: Sequence[Source]) -> None:
         self.all, self.on_policy = Cells(), Cells()
         counts = [n for s in sources for n in (s.counts or [-1])]
@@ -154,10 +227,7 @@ class Pass:
         self.rows = self.empty = self.unscored = self.averaged = self.no_advantage = 0
         self._seen: dict[str, bool] = {}
         for source, roles in zip(sources, self.by_file, strict=True):
-            self._read(source, replace(roles, columns={k: v for k, v in roles.columns.items() if self._used(k)}))
-
-    def _used(self, role: str) -> bool:
-        return role in self.roles or role in LISTS  # a file may have log-probs where another has log-ratios
+            self._read(source, roles)
 
     def _read(self, source: Source, roles: Roles) -> None:
         first = 0
@@ -169,13 +239,6 @@ class Pass:
 
     def _add(self, reader: BatchReader) -> None:
         columns, tokens = reader.columns()
-        size = len(columns["length"])
-        if "advantage" in self.roles and "advantage" not in columns:
-            columns["advantage"], reader.no_advantage = np.zeros(size), size
-        if "part" in self.roles and "part" not in columns:
-            columns["part"] = np.full(size, NO_VALUE, object)
-        if "by" in columns and self.by_words:
-            columns["by"] = columns["by"].astype(str).astype(object)
         self.averaged += reader.averaged
         self.no_advantage += reader.no_advantage
         if "text" in self.roles:
@@ -191,37 +254,11 @@ class Pass:
             self.unscored += int((~columns["scored"]).sum()) if "scored" in columns else len(columns["length"])
         self.all.add(columns)
         moved = None
-        if "log_ratio" in columns and (still := on_policy(columns)).any():
+        if "log_ratio" in columns and not self.roles.mismatch and (still := on_policy(columns)).any():
             self.on_policy.add({name: values[still] for name, values in columns.items()})
             moved = np.flatnonzero(~still)
         kept = {name: columns[name] for name in SAMPLED if name in columns}
-        self.sample.add(kept, tokens if self.tokens else None, moved)
-
-
-def _roles(sources: Sequence[Source], given: dict[str, str], by: str | None) -> list[Roles]:
-    """The roles of each file's columns. What only some files have must be such that the others can be audited too."""
-    union = {name: kind for source in sources for name, kind in source.schema.items()}
-    check_given(union, given, by, sources[0].names[0])
-    found = [assign(source.schema, given, by, source.names[0]) for source in sources]
-    if not any(roles.has_length for roles in found):
-        raise ValueError(_no_length(sources[0], found[0]))
-    texts = "text" in found[0].columns and all("text" in roles for roles in found)
-    for source, roles in zip(sources, found, strict=True):
-        where = source.names[0]
-        if not roles.has_length or ("text" in roles and not texts):
-            raise ValueError(f"{where} has no column {_first(found, 'length')!r}, which other files have")
-        if any(r.has_ratio for r in found) and not roles.has_ratio:
-            raise ValueError(f"{where} has no column {_first(found, *LISTS)!r}, which other files have")
-        if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
-            raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
-        if "accepted" not in roles and any("accepted" in r for r in found):
-            raise ValueError(f"{where} has no column {_first(found, 'accepted')!r}, which other files have")
-    return found
-
-
-def _first(found: Sequence[Roles], *wanted: str) -> str:
-    """The column of the first of these roles that a file has."""
-    return next((r.columns[role] for role in wanted for r in found if role in r), wanted[0])
+        self.sample.add(kept, tokens, moved)
 
 
 def _no_length(source: Source, roles: Roles) -> str:
@@ -230,30 +267,3 @@ def _no_length(source: Source, roles: Roles) -> str:
         f"{source.names[0]} has no length of the answers: give --length COLUMN; its columns: "
         f"{', '.join(source.schema)}{why}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
     )
-
-
-def _merged(found: Sequence[Roles]) -> Roles:
-    columns: dict[str, str] = {}
-    for roles in found:
-        columns = roles.columns | columns
-    return Roles(columns, any(r.tokens for r in found), found[0].by)
-
-
-def gathered_from(data: Any, columns: dict[str, str], by: str | None) -> tuple[Pass, list[str]]:
-    """What one pass over the files finds, and their names. Of several files, unusable ones are named and left out."""
-    unusable: dict[str, UnusableFileError] = {}
-    untidy: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="fspo-audit-") as scratch:
-        while True:
-            try:
-                sources = open_sources(data, Path(scratch), unusable, untidy)
-                gathered = Pass(sources, columns, by)
-                break
-            except UntidyFileError as error:
-                untidy.add(error.name)
-            except UnusableFileError as error:
-                if error.name in unusable:  # none is left
-                    raise
-                unusable[error.name] = error
-    gathered.notes += [f"{error}. It was left out." for error in unusable.values()]
-    return gathered, [name for source in sources for name in source.names]

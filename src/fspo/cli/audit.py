@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,13 @@ def audit(
         ),
     ] = None,
     clip_rate: Annotated[
-        float | None, typer.Option(help="rate at which methods are compared and the band is chosen; default: the run's")
+        float | None,
+        typer.Option(help="rate at which methods are compared and the band is chosen; default: the run's"),
     ] = None,
+    methods: Annotated[str, typer.Option(help="compare with a fixed range (few) or with every method (all)")] = "few",
+    mismatch: Annotated[
+        bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
+    ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
     confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
     json_out: Annotated[
@@ -36,8 +42,10 @@ def audit(
     log_ratio: Column = None,
     logprobs: Column = None,
     old_logprobs: Column = None,
+    sampler_logprobs: Column = None,
     mask: Column = None,
     accepted: Column = None,
+    clipped: Column = None,
     advantage: Column = None,
     reward: Column = None,
     truncated: Column = None,
@@ -45,8 +53,8 @@ def audit(
 ) -> None:
     """How unfair is a run's clipping, over length or over any column?
 
-    Clip rate by bin with intervals under the run's own rule and under every method at the same overall rate, the LRE,
-    mu, sigma and H, truncation, gradient shares, drift over training, and the band to use instead.
+    Clip rate by bin with intervals under the run's own rule, a recommended band and a fixed range, the LRE, mu, sigma
+    and H, truncation, gradient shares, and the same over training.
 
     [dim]fspo audit runs/mine[/]
     [dim]fspo audit 'dumps/*.parquet' --html audit.html --json audit.json[/]
@@ -58,15 +66,26 @@ def audit(
 
     given = {
         "length": length, "log_ratio": log_ratio, "logprobs": logprobs, "old_logprobs": old_logprobs,
-        "mask": mask, "accepted": accepted, "advantage": advantage, "reward": reward, "truncated": truncated,
-        "step": step,
+        "sampler_logprobs": sampler_logprobs, "mask": mask, "accepted": accepted, "clipped": clipped,
+        "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
     }  # fmt: skip
     columns = {role: name for role, name in given.items() if name is not None}
-    found = run(files, columns=columns, by=by, rule=rule, clip_rate=clip_rate, bins=bins, confidence=confidence)
-    print(found.to_json() if json_out == "-" else found)
-    for path, write in ((None if json_out == "-" else json_out, found.write_json), (html, found.write_html)):
+    result = run(
+        files,
+        columns=columns,
+        by=by,
+        rule=rule,
+        clip_rate=clip_rate,
+        methods=methods,
+        mismatch=mismatch,
+        bins=bins,
+        confidence=confidence,
+    )
+    # Files first: a pipe that is closed while the text is printed must not lose them.
+    for path, write in ((None if json_out == "-" else json_out, result.write_json), (html, result.write_html)):
         try:
             if path is not None:
                 write(path)
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    print(result.to_json() if json_out == "-" else result.text(shutil.get_terminal_size((100, 24)).columns))

@@ -1,1 +1,0 @@
-"""Tables of any trainer, file by file and batch by batch, as checked arrays by role."""

@@ -1,0 +1,256 @@
+"""Dumps of other trainers, in exactly the shape that their code writes, are audited from their folder with no flag.
+
+The shapes are from the public sources named in docs/audit.md. Only verl's own writer can be called here.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import fspo
+
+Answer = dict[str, Any]
+SIGMA = 0.05
+PROMPT = 3  # tokens that no trainer trains
+
+
+def made(n: int, seed: int = 0) -> list[Answer]:
+    """Answers with log-probs of trainer and sampler per token."""
+    rng = np.random.default_rng(seed)
+    answers = []
+    for _ in range(n):
+        L = int(np.exp(rng.uniform(np.log(8), np.log(600))))
+        sampler = -rng.exponential(0.7, L)
+        trainer = sampler + rng.normal(0, SIGMA, L)
+        answers.append({"length": L, "sampler": sampler, "trainer": trainer, "advantage": float(rng.standard_normal())})
+    return answers
+
+
+def expected(answers: list[Answer]) -> Any:
+    """D and L of each answer, as sums."""
+    return {
+        "length": [a["length"] for a in answers],
+        "log_ratio": [float((a["trainer"] - a["sampler"]).sum()) for a in answers],
+    }
+
+
+def prime_rl(folder: Path, answers: list[Answer]) -> None:
+    """`TokenExporter.export`: lists over prompt and answer, with null for what is not finite."""
+    for k, a in enumerate(answers):
+        step, rank, L = 1 + k % 3, k % 2, a["length"]
+        zeros = [0.0] * PROMPT
+        ratio = (a["trainer"] - a["sampler"]).tolist()
+        far = [abs(value) > 2 * SIGMA for value in ratio]
+        line = {
+            "schema_version": 1, "step": step, "rank": rank, "micro_step": 0, "micro_sequence_idx": 0,
+            "export_sequence_idx": k, "env_name": "gsm8k", "token_ids": [7] * (PROMPT + L),
+            "position_ids": list(range(PROMPT + L)), "loss_mask": [False] * PROMPT + [True] * L,
+            "advantages": [a["advantage"]] * (PROMPT + L), "inference_logprobs": zeros + a["sampler"].tolist(),
+            "trainer_logprobs": [None, *zeros[1:], *a["trainer"].tolist()], "entropy": [0.5] * (PROMPT + L),
+            "mismatch_kl": zeros + ratio, "log_importance_ratio": zeros + ratio,
+            "importance_ratio": [1.0] * PROMPT + np.exp(ratio).tolist(), "prob_delta": zeros + ratio,
+            "is_masked": [False] * PROMPT + far, "is_masked_high": [False] * PROMPT + far,
+            "is_masked_low": [False] * (PROMPT + L), "rl_weights": [None] * (PROMPT + L),
+            "ce_weights": [None] * (PROMPT + L), "ref_kl_weights": [None] * (PROMPT + L),
+        }  # fmt: skip
+        path = folder / "token_exports" / f"step_{step}" / f"rank_{rank}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def nemo_rl(folder: Path, answers: list[Answer]) -> None:
+    """`Logger.log_batched_dict_as_jsonl`: every value is a batch of one, padded to the longest of its step."""
+    (folder / "exp_001").mkdir(parents=True)
+    for step, part in enumerate((answers[::2], answers[1::2]), 1):
+        width = PROMPT + max(a["length"] for a in part)
+        lines = []
+        for k, a in enumerate(part):
+            pad = [0.0] * (width - PROMPT - a["length"])
+            mask = [0.0] * PROMPT + [1.0] * a["length"] + pad
+            lines.append({
+                "content": ["2 + 2 = 4"], "rewards": [float(a["advantage"] > 0)], "input_lengths": [len(mask)],
+                "token_ids": [[7] * width], "token_loss_mask": [mask], "sample_loss_mask": [1.0],
+                "advantages": [[a["advantage"]] * width],
+                "generation_logprobs": [[0.0] * PROMPT + a["sampler"].tolist() + pad],
+                "prev_logprobs": [[0.0] * PROMPT + a["trainer"].tolist() + pad], "idx": k,
+            })  # fmt: skip
+        lines.append(lines[0] | {"sample_loss_mask": [0.0], "idx": len(part)})  # left out of the loss
+        path = folder / "exp_001" / f"train_data_step{step}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "exp_001" / f"val_data_step{step}.jsonl").write_text('{"content": "x", "rewards": 1.0, "idx": 0}\n')
+
+
+def slime(folder: Path, answers: list[Answer]) -> None:
+    """`_build_dump_payload`, format 2: one dictionary of tensors per sample."""
+    folder.mkdir(parents=True)
+    for rollout, part in enumerate((answers[::2], answers[1::2])):
+        samples = [
+            {
+                "data_parallel_rank": 0, "sample_index": k, "rollout_position": k,
+                "tokens": torch.zeros(PROMPT + a["length"], dtype=torch.long), "response_lengths": a["length"],
+                "total_lengths": PROMPT + a["length"], "rewards": a["advantage"], "truncated": 0,
+                "loss_masks": torch.ones(a["length"], dtype=torch.int),
+                "log_probs": torch.tensor(a["trainer"]), "rollout_log_probs": torch.tensor(a["sampler"]),
+                "advantages": torch.full((a["length"],), a["advantage"]),
+            } for k, a in enumerate(part)
+        ]  # fmt: skip
+        payload = {
+            "format_version": 2, "rollout_id": rollout, "rank": 0, "samples": samples,
+            "dp_shards": [{"rank": 0, "data_parallel_rank": 0, "partition": list(range(len(part)))}],
+            "raw_reward": [float(a["advantage"] > 0) for a in part],
+        }  # fmt: skip
+        torch.save(payload, folder / f"train_{rollout}.pt")
+
+
+WRITERS = {"prime-rl": prime_rl, "NeMo-RL": nemo_rl, "slime": slime}
+
+
+@pytest.mark.parametrize("trainer", WRITERS)
+def test_sampler_against_trainer(tmp_path: Path, trainer: str) -> None:
+    answers = made(240)
+    WRITERS[trainer](tmp_path / "run", answers)
+    audit = fspo.audit(tmp_path / "run")
+    sums = fspo.audit(expected(answers), mismatch=True)
+    assert f"Read as a dump of {trainer}." in audit.notes
+    assert audit.rows == 240
+    assert audit.verdict == sums.verdict
+    assert audit.mismatch is not None
+    assert sums.mismatch is not None
+    assert [rule.name for rule in audit.mismatch.rules] == ["TRL", "two-sided", "geometric", "sqrt(L)"]
+    for ours, theirs in zip(audit.mismatch.rules, sums.mismatch.rules, strict=True):
+        assert [b.clip_rate for b in ours.report.bins] == pytest.approx([b.clip_rate for b in theirs.report.bins])
+    assert audit.recommendation is None
+    assert "no clip band follows" in str(audit)
+    assert [span.first for span in audit.spans] == {"prime-rl": [1, 2, 3], "NeMo-RL": [1, 2], "slime": [0, 1]}[trainer]
+    if trainer == "prime-rl":  # its own mask is known
+        ratios = [a["trainer"] - a["sampler"] for a in answers]
+        assert audit.own is not None
+        assert audit.own.clip_rate == pytest.approx(np.mean([np.mean(np.abs(r) > 2 * SIGMA) for r in ratios]))
+    else:
+        assert any(row.reward is not None for row in audit.lengths)
+
+
+def test_trl_completions(tmp_path: Path) -> None:
+    """`GRPOTrainer.log` with log_completions: texts or messages, a column per reward function, the advantage."""
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    for step in (1, 2):
+        pl.DataFrame({
+            "step": [step] * 60, "prompt": [[{"role": "user", "content": "2 + 2"}]] * 60,
+            "completion": [[{"role": "assistant", "content": "x" * (1 + k)}] for k in range(60)],
+            "accuracy_reward": [float(k % 2) for k in range(60)], "advantage": [float(k % 2) for k in range(60)],
+        }).write_parquet(folder / f"completions_{step:05d}.parquet")  # fmt: skip
+    audit = fspo.audit(tmp_path)
+    assert audit.verdict.startswith("no log-probs here")
+    assert audit.unit == "characters"
+    assert "Read as a dump of TRL." in audit.notes
+    assert "No column is known as the reward: give --reward with one of accuracy_reward." in audit.notes
+    assert all(row.reward is not None for row in fspo.audit(tmp_path, columns={"reward": "accuracy_reward"}).lengths)
+
+
+def test_a_verl_rollout_dump(tmp_path: Path) -> None:
+    """`RayPPOTrainer._write_generations` itself writes it: input, output, gts, score and step, no log-probs."""
+    RayPPOTrainer = pytest.importorskip("verl.trainer.ppo.ray_trainer").RayPPOTrainer
+    rng = np.random.default_rng(0)
+    for step in (1, 2):
+        outputs = ["x" * int(rng.integers(0, 90)) for _ in range(150)]
+        scores = [float(k % 2) for k in range(150)]
+        RayPPOTrainer._write_generations(["2 + 2 ="] * 150, outputs, ["4"] * 150, scores, {}, str(tmp_path), step)
+    audit = fspo.audit(tmp_path)
+    assert audit.verdict.startswith("no log-probs here")
+    assert "Read as a dump of verl." in audit.notes
+    assert any("empty answers were left out" in note for note in audit.notes)
+    assert all(row.reward is not None for row in audit.lengths)
+    assert [span.first for span in audit.spans] == [1, 2]
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+@pytest.mark.parametrize("name", ["global_step_1_training_input.pkl", "train_0.pt"])
+def test_code_in_a_dump_is_never_run(tmp_path: Path, name: str) -> None:
+    """SkyRL's `dump_data` is a pickle; a .pt file is one too."""
+    target = tmp_path / "ran"
+    (tmp_path / "dumped").mkdir()
+    (tmp_path / "dumped" / name).write_bytes(pickle.dumps(Bomb(target)))
+    sentence = "is a pickle, as SkyRL writes it" if name.endswith("pkl") else "is not a file of slime's"
+    for path in (tmp_path / "dumped", tmp_path / "dumped" / name):
+        with pytest.raises(ValueError, match=rf"^[^\n]+{sentence}[^\n]+$"):
+            fspo.audit(path)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("trainer", WRITERS)
+def test_a_mutated_dump_gets_one_sentence(tmp_path: Path, trainer: str) -> None:
+    WRITERS[trainer](tmp_path, made(40)) if trainer != "slime" else slime(tmp_path / "run", made(40))
+    path = next(p for p in sorted(tmp_path.rglob("*")) if p.is_file() and "val" not in p.name)
+    text = path.read_bytes()
+    cuts = [text[: len(text) // 2], text.replace(b"[", b"", 3), b"\x00" * 100, b"{}\n"]
+    cuts += [text.replace(b"inference_logprobs", b"x").replace(b"generation_logprobs", b"y")]
+    for cut in cuts if trainer != "slime" else [*cuts[:1], *cuts[2:4]]:
+        path.write_bytes(cut)
+        sentence = outcome(path)
+        assert "\n" not in sentence
+        assert str(path) in sentence or sentence.startswith("no log-probs here"), sentence
+
+
+def outcome(path: Path) -> str:
+    """The verdict, or the sentence of the error."""
+    try:
+        return fspo.audit(path).verdict
+    except ValueError as error:
+        return str(error)
+
+
+# --- mismatch rules --------------------------------------------------------------------------------------------------
+
+
+def test_rules_drop_what_they_say() -> None:
+    rng = np.random.default_rng(0)
+    L = np.exp(rng.uniform(np.log(16), np.log(8000), 20_000)).round()
+    D = -2e-4 * L + 0.02 * np.sqrt(L) * rng.standard_normal(20_000)
+    audit = fspo.audit({"length": L, "log_ratio": D}, mismatch=True)
+    assert audit.mismatch is not None
+    rates = {rule.name: [b.clip_rate for b in rule.report.bins] for rule in audit.mismatch.rules}
+    overall = {rule.name: rule.report.clip_rate for rule in audit.mismatch.rules}
+    ratio = np.exp(D)
+    assert overall["TRL"] == pytest.approx(np.mean(ratio > 3))
+    assert overall["two-sided"] == pytest.approx(np.mean((ratio > 3) | (ratio < 1 / 3)))
+    mean = np.exp(D / L)
+    assert overall["geometric"] == pytest.approx(np.mean((mean > 1.001) | (mean < 0.999)))
+    assert overall["sqrt(L)"] == pytest.approx(0.1, abs=1e-3)
+    assert rates["two-sided"][0] == 0 < 0.3 < rates["two-sided"][-1]
+    assert rates["geometric"][0] > 0.7 > rates["geometric"][-1]
+    assert np.ptp(rates["sqrt(L)"]) < 0.03
+    assert "drops 10.0 % at every length" in audit.verdict
+
+
+def test_which_ratio_it_is() -> None:
+    """Log-probs of a policy that moved are drift, also beside the sampler's; one flag asks for the mismatch."""
+    answers = made(300)
+    table = {
+        "logprobs": [a["trainer"] - 0.01 for a in answers], "old_logprobs": [a["trainer"] for a in answers],
+        "rollout_log_probs": [a["sampler"] for a in answers], "accepted": [1.0, 0.0] * 150,
+    }  # fmt: skip
+    assert fspo.audit(table).mismatch is None
+    asked = fspo.audit(table, mismatch=True)
+    assert asked.own is None
+    assert asked.verdict == fspo.audit(expected(answers), mismatch=True).verdict
+    del table["logprobs"]
+    assert fspo.audit(table).mismatch is not None
