@@ -94,11 +94,6 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if objectives.get(**self.objective).mismatch is not None and self.rollout.engine == "local":
-            raise ValueError(
-                "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and "
-                "rollout.engine = 'local' samples with the trainer's own: leave it out, or set rollout.engine=vllm"
-            )
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(
                 f"update.minibatches = {self.update.minibatches} exceeds rollout.prompts = {self.rollout.prompts}: "
@@ -125,7 +120,7 @@ def read(path: str | Path | None, overrides: list[str]) -> TrainConfig:
 
 
 HARMLESS = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib",
-            "rollout.overlap", "processes")  # fmt: skip
+            "processes")  # fmt: skip
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 

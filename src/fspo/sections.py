@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from fspo import tasks
 from fspo.settings import Settings
@@ -44,24 +44,13 @@ class WarmupConfig(Settings):
 class RolloutConfig(Settings):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
-    engine: Literal["local", "vllm"] = Field("local", description="the sampler: this package's decoder, or vLLM")
     cache_gib: float = Field(2.0, gt=0, description="memory for keys and values of running answers")
     prompts: int = Field(16, ge=1, description="prompts per step")
     group: int = Field(16, ge=2, description="answers per prompt")
     max_new_tokens: int = Field(400, ge=1, description="longest answer")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
-    overlap: bool = Field(
-        False, description="sample while the policy is trained on older answers; makes staleness at least 1"
-    )
     dynamic: int = Field(0, ge=0, description="times that groups without variance are replaced by new prompts")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _overlapped(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("overlap") is True and values.get("staleness") in (None, 0):
-            return values | {"staleness": 1}
-        return values
 
 
 class UpdateConfig(Settings):

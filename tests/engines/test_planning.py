@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fspo.model.completions import Completions
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ from fspo.config import read
 from fspo.engines.planning import memory, planner
 from fspo.engines.planning.devices import DEVICES
 from fspo.engines.planning.shapes import KNOWN, Shape, from_config, shape_of
-from fspo.model.completions import Completions
 from fspo.model.forward import logprobs
 from fspo.model.loading import Lora, Policy, load
 from helpers.recipe_tables import expected

@@ -19,7 +19,7 @@ import fspo
 from fspo.config import read
 from fspo.exporting import export
 from fspo.report.run_page import write
-from fspo.runs import Metrics, NullObserver, RunWarning, RunWriter, Timing, read_lines
+from fspo.runs import Metrics, Observer, RunWarning, RunWriter, Timing, read_lines
 from fspo.training.loop import train
 from fspo.training.stopping import ECHO, RunInterruptedError
 from helpers.processes import Command, fingerprint, start
@@ -152,7 +152,7 @@ def test_a_run_without_checkpoints_starts_again_with_a_word(run: Path) -> None:
 
     told: list[str] = []
 
-    class Listener(NullObserver):
+    class Listener(Observer):
         def warn(self, text: str) -> None:
             told.append(text)
 
@@ -161,7 +161,7 @@ def test_a_run_without_checkpoints_starts_again_with_a_word(run: Path) -> None:
     assert fingerprint(run) == whole
 
 
-class Signals(NullObserver):
+class Signals(Observer):
     """Sends signals to this process during the second step."""
 
     def __init__(self, *numbers: int, pause: float = 0) -> None:

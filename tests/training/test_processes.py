@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from fspo.training.team import Team
 
 from fspo import objectives, plugins, runs, runtime
 from fspo.config import read
@@ -24,7 +25,6 @@ from fspo.objectives.registry import OBJECTIVES
 from fspo.rollout.generate import generate
 from fspo.training import processes
 from fspo.training.loop import train
-from fspo.training.team import Team
 from helpers.custom_objective import Mine
 from helpers.ports import free_port
 from helpers.processes import fingerprint, fspo, start

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fspo.config import read
-from fspo.runs import Metrics, NullObserver, Timing
+from fspo.runs import Metrics, Observer, Timing
 from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError
 from helpers.processes import fingerprint, fspo, start
@@ -85,7 +85,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small: list[str], tmp_path: Path) ->
     assert different == set(), different
 
 
-class InterruptAt(NullObserver):
+class InterruptAt(Observer):
     """Presses Ctrl-C during a step."""
 
     def __init__(self, step: int) -> None:

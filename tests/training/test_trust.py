@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fspo.config import code_named_in, read
-from fspo.runs import Metrics, NullObserver, Timing, load, locked, read_lines
+from fspo.runs import Metrics, Observer, Timing, load, locked, read_lines
 from fspo.runs.schema import Change
 from fspo.training import checkpoint
 from fspo.training.loop import train
@@ -22,7 +22,7 @@ from fspo.training.stopping import RunInterruptedError, RunWriteError
 from helpers.processes import fingerprint, fspo, start
 
 
-class Listener(NullObserver):
+class Listener(Observer):
     """Keeps what a run says, and may send a signal to this process after a step."""
 
     def __init__(self, number: int | None = None) -> None:

@@ -215,8 +215,7 @@ def _resolved(shared: Values, method: Method | None, trial: Values, where: str) 
         config = TrainConfig(**values)
         # The results are measured when the run ends: no sample answers, and only the last checkpoint.
         kept = {"log": {"samples": 0, "records": True}, "checkpoint": {"every": config.steps, "keep": 1}}
-        # With or without overlap a run is the same: it is no part of a cell's key.
-        return TrainConfig(**merge(values, kept)).model_dump(mode="json", exclude={"rollout": {"overlap"}})
+        return TrainConfig(**merge(values, kept)).model_dump(mode="json")
     except ValueError as error:
         raise ValueError(f"the suite's run {where}: {error}") from None
 

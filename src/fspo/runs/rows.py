@@ -44,8 +44,8 @@ def path_of(run: Path, step: int) -> Path:
 
 def files(run: Path) -> list[Path]:
     """The row files of a run, in the order of their steps."""
-    found = folder_of(run).glob("step-*.parquet")
-    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal() and path.is_file())
+    paths = folder_of(run).glob("step-*.parquet")
+    return sorted(path for path in paths if path.stem.removeprefix("step-").isdecimal() and path.is_file())
 
 
 def step_of(path: Path) -> int:

@@ -19,7 +19,7 @@ from fspo import tasks
 from fspo.config import TrainConfig
 from fspo.engines.translate import CLIP_NORM, PROMPT, is_chat, place, refuse, rows, short_enough, start, write_job
 from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
-from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
+from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
 from fspo.training.stopping import RunInterruptedError, interrupts
@@ -69,8 +69,6 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
         "bf16": config.model.dtype == "bfloat16", "model_init_kwargs": {"dtype": "float32"},
         "report_to": [name for name, wanted in trackers.items() if wanted] or "none",
     }  # fmt: skip
-    if rollout.engine == "vllm":
-        found |= {"use_vllm": True, "vllm_mode": "colocate"}
     return found | config.engines.trl
 
 
@@ -94,7 +92,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         raise ValueError(f"--engine trl needs TRL ({error}): pip install 'fspo[trl]'") from None
     from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
-    observer = observer or NullObserver()
+    observer = observer or Observer()
     args = FSPOConfig(**arguments(config, folder))
     main = args.process_index == 0
     with ExitStack() as stack:

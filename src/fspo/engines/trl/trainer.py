@@ -27,7 +27,7 @@ from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import Evaluated, UpdateState
 from fspo.training.evaluate import Answer, summarise
-from fspo.training.master_weights import rounded_away
+from fspo.training.update import rounded_away
 
 MOST_ROUNDED = 0.05  # share of weights that may be lost to rounding without a warning
 STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt

@@ -23,7 +23,7 @@ from fspo.engines.verl.job import dry_run, write_prompts
 from fspo.engines.verl.log import collect
 from fspo.engines.verl.needs import require
 from fspo.engines.verl.probe import environment
-from fspo.runs import Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
+from fspo.runs import Metrics, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.runtime import SIGNALS
 from fspo.training.stopping import RunInterruptedError
 
@@ -34,7 +34,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     """Run `config` on verl and merge verl's log into the run folder; with `resume`, go on from its last checkpoint."""
     from transformers import AutoTokenizer
 
-    folder, observer = folder.absolute(), observer or NullObserver()
+    folder, observer = folder.absolute(), observer or Observer()
     overrides(config, folder)  # refuses before anything is written
     require(config)
     with claimed(folder, resume=resume):
