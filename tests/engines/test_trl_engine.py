@@ -26,7 +26,6 @@ from fspo.runs import Metrics, Timing, load, rows
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
-from helpers.ports import free_port
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
 
 
@@ -229,7 +228,8 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    launch = ["-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0",
+              "--local_addr=127.0.0.1"]  # fmt: skip
     script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "--nproc_per_node", "2", *script],

@@ -15,7 +15,7 @@ from fspo.engines.trl import FSPOConfig, FSPOTrainer
 from fspo.model import tiny
 from fspo.objectives import Mismatch
 from helpers.cpu_platform import keep_vllm_weights
-from helpers.ports import free_port
+from helpers.ports import rendezvous
 
 pytest.importorskip("vllm")
 
@@ -32,7 +32,13 @@ def test_vllm_samples_and_its_mismatch_is_corrected(
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("CI", "1")  # no telemetry
     # TRL takes the first port of a short list that is free now, and listens on it only later.
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    with rendezvous() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        _check_vllm(rule, tmp_path, capfd)
+
+
+def _check_vllm(rule: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keep_vllm_weights()
     for part in tiny.build("2x64"):
         part.save_pretrained(tmp_path / "model")
