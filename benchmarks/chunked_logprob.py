@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from fspo.model.logprobs import token_logprobs
+from fspo.model.forward import token_logprobs
 
 Method = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

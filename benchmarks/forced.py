@@ -24,12 +24,12 @@ class ForcedLanes:
     """While active, fspo's sampler ends each answer at its length and nowhere else; the last token is the end token."""
 
     def __init__(self) -> None:
-        from fspo.rollout import lanes
+        from fspo.rollout.generate import Lanes
 
         self.lengths: Sequence[int] = ()
         forced = self
 
-        class Forced(lanes.Lanes):
+        class Forced(Lanes):
             def _end(self, token: Any) -> None:
                 import torch
 

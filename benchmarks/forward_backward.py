@@ -15,13 +15,13 @@ import time
 
 import torch
 
-from fspo.model.completions import Completions, split
+from fspo.model.answers import Answers, split
 from fspo.model.forward import logprobs
 from fspo.model.loading import Policy
 from workloads import batch, policies
 
 
-def packed(policy: Policy, work: Completions, weights: torch.Tensor, budget: int) -> float:
+def packed(policy: Policy, work: Answers, weights: torch.Tensor, budget: int) -> float:
     loss = 0.0
     for micro, indices in split(work, budget):
         out = logprobs(policy, micro)
@@ -31,7 +31,7 @@ def packed(policy: Policy, work: Completions, weights: torch.Tensor, budget: int
     return loss
 
 
-def padded(policy: Policy, work: Completions, weights: torch.Tensor, rows: int) -> float:
+def padded(policy: Policy, work: Answers, weights: torch.Tensor, rows: int) -> float:
     prompts = [work.prompts[g] for g in work.group]
     p_max, c_max = max(map(len, prompts)), max(work.lengths)
     pad = policy.pad_id

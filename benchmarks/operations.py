@@ -53,16 +53,16 @@ def main() -> None:
     parser.add_argument("--model", default="tiny:4x128")
     model = parser.parse_args().model
 
-    from fspo.training.experience import collect
+    from fspo.training.collect import collect
 
     count = {"name": "count", "n_min": 4, "n_max": 40}
     side = Ours(settings(model, count, 8, 8, 128, token_budget=16384, all_rows=True), threads=1)
 
     def rollout() -> object:
-        return collect(side.policy, side.sampler, side.task, side.scorer, side.config, 1, 0)
+        return collect(side.policy, side.task, side.scorer, side.config, 1, 0, side.team)
 
     side.step()  # not counted
-    experience, _ = collect(side.policy, side.sampler, side.task, side.scorer, side.config, 1, 0)
+    experience, _ = collect(side.policy, side.task, side.scorer, side.config, 1, 0, side.team)
     for name, work in (("updates", lambda: side.learner.learn(experience, 2)), ("rollout", rollout)):
         print(f"{name}: " + ", ".join(f"{key} {100 * share:.0f} %" for key, share in shares(work)))
     for n in TOKENS:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from forced import log_uniform
-from fspo.model.completions import Completions
+from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load
 
 
@@ -47,7 +47,7 @@ def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)]
 
 
-def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
+def batch(work: Workload, policy: Policy, seed: int = 0) -> Answers:
     """Completions whose lengths vary between and within groups, with the mean length of the workload."""
     rng = random.Random(seed)
     vocabulary = policy.base().config.vocab_size
@@ -59,4 +59,4 @@ def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
             length = round(min(work.limit, max(2, middle + rng.uniform(-0.3, 0.3) * spread)))
             completions.append([rng.randrange(20, vocabulary) for _ in range(length)])
     group = [g for g in range(work.prompts) for _ in range(work.members)]
-    return Completions(prompts(work, policy, seed), completions, group)
+    return Answers(prompts(work, policy, seed), completions, group)

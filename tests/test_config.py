@@ -106,7 +106,6 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
         (["update.minibatches=64"], "a minibatch holds whole groups"),
         (["update.lr_warmup=500"], "must be below steps"),
         (["rollout.top_p=0.9"], "RolloutConfig has no parameter 'top_p'"),
-        (["objective.mismatch={level: token}"], "rollout.engine = 'local' samples with the trainer's own"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(overrides: list[str], sentence: str) -> None:

@@ -166,7 +166,7 @@ def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "verl"])
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
-    settings = [*overrides(name, tmp_path), "rollout.engine=local"]
+    settings = overrides(name, tmp_path)
     run = tmp_path / "run"
     done = fspo("train", f"recipe:{name}", *settings, "--engine", engine, "--out", str(run))
     assert done.returncode == 0, done.stderr
