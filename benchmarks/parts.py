@@ -34,13 +34,13 @@ from fspo import runtime
 runtime.prepare()
 
 import torch  # noqa: E402
+from fspo.model.logprobs import token_logprobs  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import fspo  # noqa: E402
-from fspo.model.completions import Completions, split  # noqa: E402
+from fspo.model.answers import Answers, split  # noqa: E402
 from fspo.model.forward import logprobs  # noqa: E402
 from fspo.model.loading import Policy  # noqa: E402
-from fspo.model.logprobs import token_logprobs  # noqa: E402
 from workloads import COUNT, Ours, batch, policies, settings  # noqa: E402
 
 # --- the loss ---------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def objectives(arguments: argparse.Namespace) -> None:
 # --- log-probs of a batch ---------------------------------------------------------------------------------------------
 
 
-def packed(policy: Policy, work: Completions, weights: torch.Tensor, budget: int) -> float:
+def packed(policy: Policy, work: Answers, weights: torch.Tensor, budget: int) -> float:
     loss = 0.0
     for micro, indices in split(work, budget):
         out = logprobs(policy, micro)
@@ -108,7 +108,7 @@ def packed(policy: Policy, work: Completions, weights: torch.Tensor, budget: int
     return loss
 
 
-def padded(policy: Policy, work: Completions, weights: torch.Tensor, rows: int) -> float:
+def padded(policy: Policy, work: Answers, weights: torch.Tensor, rows: int) -> float:
     prompts = [work.prompts[g] for g in work.group]
     p_max, c_max = max(map(len, prompts)), max(work.lengths)
     pad = policy.pad_id
@@ -283,15 +283,15 @@ def speed(rows: int, inner: int, columns: int) -> float:
 
 def operations(args: argparse.Namespace) -> None:
     """The operations that take the time of a step, and the speed of products."""
-    from fspo.training.experience import collect
+    from fspo.training.collect import collect
 
     side = Ours(settings(args.model, COUNT, 8, 8, 128, token_budget=16384, all_rows=True), threads=1)
 
     def rollout() -> object:
-        return collect(side.policy, side.sampler, side.task, side.scorer, side.config, 1, 0)
+        return collect(side.policy, side.task, side.scorer, side.config, 1, 0, side.team)
 
     side.step()  # not counted
-    experience, _ = collect(side.policy, side.sampler, side.task, side.scorer, side.config, 1, 0)
+    experience, _ = collect(side.policy, side.task, side.scorer, side.config, 1, 0, side.team)
     for name, work in (("updates", lambda: side.learner.learn(experience, 2)), ("rollout", rollout)):
         print(f"{name}: " + ", ".join(f"{key} {100 * share:.0f} %" for key, share in shares(work)))
     for n in TOKENS:

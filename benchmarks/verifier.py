@@ -199,7 +199,9 @@ def main() -> None:
         "reasoning_gym": lambda: list(reasoning_gym()),
     }
     equal("x+1", "\\boxed{1+x}")  # imports sympy
-    print("| answers | number | right, rejected | wrong, accepted | per second of processor time |\n|---|---|---|---|---|")
+    print(
+        "| answers | number | right, rejected | wrong, accepted | per second of processor time |\n|---|---|---|---|---|"
+    )
     for name, cases in sets.items():
         if given.only in (None, name):
             measure(name, cases(), given.show)

@@ -185,8 +185,8 @@ def workload(case: str, folder: str) -> dict[str, Any]:
 def make_model(case: str, folder: Path) -> None:
     """The model of a case, made once: tiny solves 30 to 50 % of its prompts, long is as initialised."""
     from fspo import tasks
-    from fspo.model.loading import load, save, set_threads
     from fspo.config import WarmupConfig
+    from fspo.model.loading import load, save, set_threads
     from fspo.tasks.scoring import Scorer
     from fspo.training.warmup import fit
 

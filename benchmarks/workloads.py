@@ -21,7 +21,7 @@ from fspo import runtime
 runtime.prepare()
 
 from fspo.config import TrainConfig  # noqa: E402
-from fspo.model.completions import Completions  # noqa: E402
+from fspo.model.answers import Answers  # noqa: E402
 from fspo.model.loading import Policy, load  # noqa: E402
 from fspo.tasks.procedural import Procedural  # noqa: E402
 
@@ -46,12 +46,12 @@ class ForcedLanes:
     """While active, fspo's sampler ends each answer at its length and nowhere else; the last token is the end token."""
 
     def __init__(self) -> None:
-        from fspo.rollout import lanes
+        from fspo.rollout.generate import Lanes
 
         self.lengths: Sequence[int] = ()
         forced = self
 
-        class Forced(lanes.Lanes):
+        class Forced(Lanes):
             def _end(self, token: Any) -> None:
                 import torch
 
@@ -143,7 +143,7 @@ def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)]
 
 
-def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
+def batch(work: Workload, policy: Policy, seed: int = 0) -> Answers:
     """Completions whose lengths vary between and within groups, with the mean length of the workload."""
     rng = random.Random(seed)
     vocabulary = policy.base().config.vocab_size
@@ -155,7 +155,7 @@ def batch(work: Workload, policy: Policy, seed: int = 0) -> Completions:
             length = round(min(work.limit, max(2, middle + rng.uniform(-0.3, 0.3) * spread)))
             completions.append([rng.randrange(20, vocabulary) for _ in range(length)])
     group = [g for g in range(work.prompts) for _ in range(work.members)]
-    return Completions(prompts(work, policy, seed), completions, group)
+    return Answers(prompts(work, policy, seed), completions, group)
 
 
 # --- a step of fspo ---------------------------------------------------------------------------------------------------
@@ -212,37 +212,39 @@ class Ours:
     def __init__(self, config: TrainConfig, threads: int) -> None:
         from fspo import objectives, tasks
         from fspo.model.loading import load, set_threads
-        from fspo.rollout.samplers import LocalSampler
         from fspo.tasks.scoring import Scorer
+        from fspo.training.processes import Team
         from fspo.training.update import Learner
 
         self.config, self.task = config, tasks.get(config.task)
         self.policy = load(config.model.path)
         set_threads(self.policy, threads)
-        self.team: dict[str, Any] = {}
+        self.team = Team()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from fspo.training import processes
 
             self.stack = ExitStack()
-            self.team = {"team": self.stack.enter_context(processes.assembled(config, Path()))}
-        self.learner = Learner(self.policy, objectives.get(**config.objective), config, **self.team)
-        self.sampler = LocalSampler(self.policy)
+            self.team = self.stack.enter_context(processes.assembled(config, Path()))
+        self.learner = Learner(self.policy, objectives.get(**config.objective), config, self.team)
         self.scorer = Scorer(self.task)
         self.count = self.next_index = 0
 
     def step(self) -> dict[str, float]:
         """One step: its numbers of tokens (each group's prompt counted once), times in seconds and mean reward."""
-        from fspo.training.experience import collect
-        from fspo.training.step_metrics import summarise
+        from fspo.runs.recorder import Recorder
+        from fspo.training.collect import collect
+        from fspo.training.loop import rollout_metrics
 
         self.count += 1
         start, cpu = time.perf_counter(), time.process_time()
         experience, self.next_index = collect(
-            self.policy, self.sampler, self.task, self.scorer, self.config, self.count, self.next_index, **self.team
+            self.policy, self.task, self.scorer, self.config, self.count, self.next_index, self.team
         )
         middle = time.perf_counter()
-        updates = self.learner.learn(experience, self.count)
-        summarise(experience, experience, updates, self.config, step=self.count)
+        recorder = Recorder()
+        for update in self.learner.learn(experience, self.count):
+            recorder.add(update)
+        recorder.close(self.count, **rollout_metrics(experience))
         end = time.perf_counter()
         return {
             "tokens": sum(experience.lengths),

@@ -117,3 +117,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def own_file(path: Path, folder: Path) -> bool:
+    """Whether there is such a file in a run's folder. A link out of the folder, which may be from anywhere, is none."""
+    return path.is_file() and stays_in(folder, path)
+
+
+def stays_in(folder: Path, path: Path) -> bool:
+    """Whether a path, with its links followed, lies in the folder."""
+    return path.resolve().is_relative_to(folder.resolve())

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import fspo
 from fspo import objectives
 from fspo.audits.methods import Comparison, parse_rule
-from fspo.objectives.clipping import surrogate_accepted
 from fspo.objectives import OBJECTIVES
+from fspo.objectives.clipping import surrogate_accepted
 from helpers.custom_objective import Banded, Mine, Needy, Scaled
 from helpers.simulated_answers import answers, token_answers
 

@@ -23,7 +23,7 @@ from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl import run as run_trl
 from fspo.engines.verl import job
 from fspo.engines.verl import run as run_verl
-from fspo.runs import Metrics, NullObserver, RunWriter, Timing, load
+from fspo.runs import Metrics, Observer, RunWriter, Timing, load
 from helpers.custom_objective import HALVED
 from helpers.pages import blocks
 from helpers.small_recipes import RECIPES, overrides
@@ -182,7 +182,7 @@ def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
 
 
 def test_every_step_of_verl_is_shown_until_it_ends(tmp_path: Path) -> None:
-    class Shown(NullObserver):
+    class Shown(Observer):
         def __init__(self) -> None:
             self.steps: list[tuple[int, float | None]] = []
 

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from fspo.model.completions import Completions
+from fspo.model.answers import Answers
 from fspo.model.loading import Policy
 
 torch.set_num_threads(1)  # these models are too small for a second thread
@@ -82,7 +82,7 @@ def make_gpt2() -> Policy:
     return Policy(GPT2LMHeadModel(config).eval(), None, "gpt2", (1,))
 
 
-def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Completions:
+def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Answers:
     """Groups of 1 to 5, prompts of 1 to 20 tokens, completions of 1 to `longest` tokens, groups interleaved."""
     rng = random.Random(seed)
 
@@ -93,10 +93,10 @@ def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Completions:
     rng.shuffle(group)
     completions = [ids(rng.randint(1, longest)) for _ in group]
     completions[0] = completions[0][:1]
-    return Completions([ids(rng.randint(1, 20)) for _ in range(prompts)], completions, group)
+    return Answers([ids(rng.randint(1, 20)) for _ in range(prompts)], completions, group)
 
 
-def reference(policy: Policy, batch: Completions, temperature: float) -> list[torch.Tensor]:
+def reference(policy: Policy, batch: Answers, temperature: float) -> list[torch.Tensor]:
     """Log-probs from the module's own forward, one unpadded sequence at a time."""
     out = []
     for completion, g in zip(batch.completions, batch.group, strict=True):

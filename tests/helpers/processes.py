@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class Command(Protocol):
 
 def fspo(*arguments: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command, as a user runs it."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, **options)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=600, **options)
     if check and done.returncode:
         raise AssertionError(f"exit {done.returncode}: {done.stdout}\n{done.stderr}")
     return done
@@ -46,6 +47,16 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
         **options,
     )
+
+
+def lines(path: Path, count: int, process: subprocess.Popen[str]) -> int:
+    """Wait until a file of a running command has this many lines; how many it has then."""
+    while True:
+        known = path.read_text().count("\n") if path.is_file() else 0
+        if known >= count:
+            return known
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.005)
 
 
 def fingerprint(folder: Path) -> dict[str, str]:

@@ -15,15 +15,15 @@ import torch
 
 from fspo import objectives, tasks
 from fspo.config import read
+from fspo.model.answers import Answers
 from fspo.model.loading import load
-from fspo.rollout.samplers import LocalSampler
+from fspo.runs.recorder import Update
 from fspo.tasks.scoring import Scorer
 from fspo.training import processes
+from fspo.training.collect import collect
 from fspo.training.evaluate import evaluate
-from fspo.training.experience import Experience, collect
-from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
-from fspo.training.team import Team
-from fspo.training.update import Learner, Update
+from fspo.training.processes import Team
+from fspo.training.update import Learner
 
 CASES: dict[str, list[str]] = {
     "fspo": [],
@@ -48,7 +48,7 @@ SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6
          "log.cosine=1"]  # fmt: skip
 
 
-Learned = tuple[Experience, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]
+Learned = tuple[Answers, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]
 
 
 def learned(options: list[str], team: Team) -> Learned:
@@ -58,16 +58,16 @@ def learned(options: list[str], team: Team) -> Learned:
     objective = objectives.get(**config.objective)
     learner = Learner(policy, objective, config, team)
     with Scorer(task) as scorer:
-        sampled, _ = collect(policy, LocalSampler(policy), task, scorer, config, 1, 0, team)
+        sampled, _ = collect(policy, task, scorer, config, 1, 0, team)
         if config.rollout.staleness:
-            sampled.old = OldLogProbs(shared_logprobs(team, policy, sampled.batch, 1.0, 1000))
+            learner.take_old(sampled, range(len(sampled)))
         if objective.kl is not None:
             reference = load("tiny:1x32", dtype="float64", seed=4)
-            sampled.reference = shared_logprobs(team, reference, sampled.batch, 1.0, 1000)
+            sampled.reference = learner.logprobs(reference, sampled)
         updates = learner.learn(sampled, 1)
-        found = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
+        evaluation = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
     weights = torch.cat([p.detach().reshape(-1) for p in policy.model.parameters()])
-    return sampled, updates, weights, objective.state_dict(), found.line(0).model_dump()
+    return sampled, updates, weights, objective.state_dict(), evaluation.line(0).model_dump()
 
 
 def compared(options: list[str], team: Team) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
         "same in both": all(torch.equal(w, weights) for w in everyone),
         "weights": float((weights - alone).abs().max()),
         "log_ratio": max(
-            float((u.log_ratio - v.log_ratio).abs().max()) if len(u.computed) else 0.0
+            float(abs(u.log_ratio - v.log_ratio).max()) if len(u.computed) else 0.0
             for u, v in zip(updates, expected, strict=True)
         ),
         "metrics": max(
@@ -90,19 +90,18 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
         "old": difference_of_old(ours, theirs),
         "computed": sum(len(u.computed) for u in updates),
         "rows": sum(len(u.members) for u in updates),
-        "cosines": [None if u.direction is None else u.direction.cosine.measured for u in updates],
+        "cosines": [None if u.cosine is None else u.cosine.measured for u in updates],
         "same evaluation": evaluation == evaluated_alone,
         "state": max((abs(v[name] - state[k][name]) for k, v in wanted.items() for name in v), default=0.0),
     }
 
 
-def difference_of_old(ours: Experience, theirs: Experience) -> float:
+def difference_of_old(ours: Answers, theirs: Answers) -> float:
     """The largest difference of old log-probs, infinite where only one of the two knows them."""
     assert ours.old is not None
     assert theirs.old is not None
-    rows = list(range(len(ours.completions)))
-    a, b = ours.old.at(rows), theirs.old.at(rows)
-    return float((a - b).nan_to_num().abs().max()) if torch.equal(a.isnan(), b.isnan()) else float("inf")
+    known = torch.equal(ours.old.known, theirs.old.known)
+    return float((ours.old.values - theirs.old.values).abs().max()) if known else float("inf")
 
 
 def main() -> None:
@@ -110,9 +109,9 @@ def main() -> None:
     config = read(None, ["processes=2"])
     with processes.assembled(config, Path()) as team:
         results = {name: compared(options, team) for name, options in CASES.items()}
-        if team.leads:
+        if team.is_main:
             (Path(sys.argv[1]) / "result.json").write_text(json.dumps(results))
-        team.told(None)
+        team.broadcast(None)
 
 
 if __name__ == "__main__":

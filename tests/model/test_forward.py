@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from fspo.model import attention
-from fspo.model.completions import Completions, split
-from fspo.model.family import family, rms_norm
-from fspo.model.forward import logprobs
+from fspo.model.answers import Answers, split
+from fspo.model.forward import family, logprobs, rms_norm
 from fspo.model.loading import Lora, Policy, load
 from helpers.policies import MODELS, make, make_gpt2, ragged, reference
 
@@ -21,7 +20,7 @@ def gradients(policy: Policy) -> torch.Tensor:
     return flat
 
 
-def compare(policy: Policy, batch: Completions, values: float, grads: float, temperature: float = 0.7) -> None:
+def compare(policy: Policy, batch: Answers, values: float, grads: float, temperature: float = 0.7) -> None:
     """Values, and gradients of a sum with a different weight per token, against one sequence at a time."""
     out = logprobs(policy, batch, temperature)
     assert out.mask.sum(1).tolist() == batch.lengths
@@ -84,7 +83,7 @@ def test_the_prompt_is_computed_once_for_its_group() -> None:
     policy = make("llama")
     seen: list[int] = []
     policy.model.model.layers[0].mlp.down_proj.register_forward_hook(lambda m, i, o: seen.append(i[0].shape[0]))
-    logprobs(policy, Completions([[5] * 30], [[3, 4, 1]] * 8, [0] * 8))
+    logprobs(policy, Answers([[5] * 30], [[3, 4, 1]] * 8, [0] * 8))
     assert seen == [30 + 8 * 2]
 
 
@@ -162,7 +161,7 @@ def test_split_covers_the_batch_within_the_budget(budget: int) -> None:
 
 
 def test_groups_that_fit_stay_together() -> None:
-    batch = Completions([[2] * 10, [3] * 10], [[4] * 5] * 8, [0, 1] * 4)
+    batch = Answers([[2] * 10, [3] * 10], [[4] * 5] * 8, [0, 1] * 4)
     assert [sorted(i.tolist()) for _, i in split(batch, 30)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
@@ -188,4 +187,4 @@ def test_micro_batches_give_the_gradient_of_the_whole() -> None:
 )
 def test_a_malformed_batch_is_refused(prompts: Any, completions: Any, group: Any, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        Completions(prompts, completions, group)
+        Answers(prompts, completions, group)

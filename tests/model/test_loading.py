@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fspo.model import tiny
-from fspo.model.completions import Completions
+from fspo.model.answers import Answers
 from fspo.model.forward import logprobs
 from fspo.model.loading import Lora, load, save
 from fspo.rollout.generate import generate
@@ -86,7 +86,7 @@ def test_a_gguf_file_loads_dequantised(tmp_path: Path) -> None:
     assert policy.eos_ids == (2,)
     assert policy.tokenizer.eos_token_id == 2
     assert policy.model.model.layers[0].mlp.up_proj.weight.dtype == torch.float32
-    assert torch.isfinite(logprobs(policy, Completions([[3, 4]], [[5, 2]], [0])).logprobs).all()
+    assert torch.isfinite(logprobs(policy, Answers([[3, 4]], [[5, 2]], [0])).logprobs).all()
     save(policy, tmp_path / "saved")
     assert load(str(tmp_path / "saved")).eos_ids == (2,)
 

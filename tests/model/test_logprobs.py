@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fspo.model import logprobs
-from fspo.model.logprobs import token_logprobs
+from fspo.model import forward
+from fspo.model.forward import token_logprobs
 
 
 @pytest.fixture(params=["kept", "again"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways: logits kept for the backward, and tiles (three of them here) computed again."""
-    monkeypatch.setattr(logprobs, "TILE", 1)
+    monkeypatch.setattr(forward, "TILE", 1)
     if request.param == "again":
-        monkeypatch.setattr(logprobs, "KEEP", 0)
+        monkeypatch.setattr(forward, "KEEP", 0)
     return str(request.param)
 
 
@@ -85,15 +85,15 @@ def test_backward_twice_gives_the_same(path: str) -> None:
 
 def test_no_logits_are_kept_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = inputs(torch.float32)
-    monkeypatch.setattr(logprobs, "TILE", 1)
+    monkeypatch.setattr(forward, "TILE", 1)
     sizes: list[int] = []
-    tile = logprobs._logits
+    tile = forward._logits
 
     def measured(scaled: Tensor, weight: Tensor, a: int, b: int, buffer: Tensor) -> Tensor:
         sizes.append(buffer.numel())
         return tile(scaled, weight, a, b, buffer)
 
-    monkeypatch.setattr(logprobs, "_logits", measured)
+    monkeypatch.setattr(forward, "_logits", measured)
     with torch.no_grad():
         token_logprobs(hidden, weight, targets)
     assert max(sizes) == 6 * 256

@@ -9,11 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fspo.model.family import family
-from fspo.model.forward import logprobs
+from fspo.model.forward import family, logprobs
 from fspo.model.loading import Lora, Policy, load
 from fspo.rollout import generate as rollout
-from fspo.rollout import lanes
 from fspo.rollout.generate import generate
 from fspo.rollout.prompts import encode
 from fspo.rollout.sampling import draw, restrict
@@ -103,14 +101,14 @@ def test_a_row_that_leaves_does_not_change_the_others(monkeypatch: pytest.Monkey
     policy = make("llama")
     compacted = generate(policy, prompts(), 12, max_new_tokens=60, seed=3)
     assert 10 < sum(compacted.finished) < 48
-    monkeypatch.setattr(lanes, "SHRINK", 0.0)
+    monkeypatch.setattr(rollout, "SHRINK", 0.0)
     assert generate(policy, prompts(), 12, max_new_tokens=60, seed=3) == compacted
 
 
 def test_waves_do_not_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make("qwen2")
     together = generate(policy, prompts(), 7, max_new_tokens=20, seed=4)
-    monkeypatch.setattr(lanes, "ROWS", 5)  # cuts groups in two
+    monkeypatch.setattr(rollout, "ROWS", 5)  # cuts groups in two
     assert generate(policy, prompts(), 7, max_new_tokens=20, seed=4) == together
 
 
@@ -131,7 +129,7 @@ def test_completions_end_with_their_only_end_token_or_at_the_limit() -> None:
         assert not {1, 7} & set(completion[:-1])
         assert (completion[-1] in (1, 7)) == finished
         assert finished or len(completion) == 30
-    out = logprobs(policy, got.batch())
+    out = logprobs(policy, got)
     assert out.mask.sum().item() == got.tokens
 
 
@@ -200,3 +198,13 @@ def test_a_character_outside_the_vocabulary_is_named() -> None:
     example = Example(prompt="Sort: Ba", answer="", task="mine", index=0)
     with pytest.raises(ValueError, match=r"cannot encode 'Sort: Ba' .* not in its vocabulary: 'BS'"):
         encode(policy, [example])
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0, "evaluation": True}])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_stop_the_sampling(options: dict[str, Any], value: float) -> None:
+    policy = make("qwen3")
+    with torch.no_grad():
+        policy.model.model.layers[0].mlp.down_proj.weight[0, 0] = value
+    with pytest.raises(FloatingPointError, match="the model's logits are not finite"):
+        generate(policy, prompts(), max_new_tokens=3, **options)

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fspo.model import cache
+from fspo.model import decode
+from fspo.model.answers import Answers
 from fspo.model.decode import FamilyDecoder
-from fspo.model.family import family
-from fspo.rollout import lanes
-from fspo.rollout.generate import Rollout, generate
+from fspo.model.forward import family
+from fspo.rollout import generate as rollout
+from fspo.rollout.generate import generate
 from fspo.rollout.sampling import uniforms
 from helpers.policies import VOCABULARY, make, make_gpt2
 
@@ -27,7 +28,7 @@ def prompts() -> list[list[int]]:
     return [[rng.randrange(3, VOCABULARY) for _ in range(n)] for n in (5, 9, 1, 30, 2, 7)]
 
 
-def sampled(policy: Any, **options: Any) -> Rollout:
+def sampled(policy: Any, **options: Any) -> Answers:
     return generate(policy, prompts(), 9, max_new_tokens=LIMIT, seed=11, **options)
 
 
@@ -56,7 +57,7 @@ def test_no_layout_changes_an_answer(name: str, layout: str, monkeypatch: pytest
     settings = dict(LAYOUTS[layout])
     tokens = settings.pop("cache", 1 << 40)
     for key, value in settings.items():
-        monkeypatch.setattr(cache if hasattr(cache, key) else lanes, key, value)
+        monkeypatch.setattr(decode if key in ("BLOCK", "PADDED", "SMALL") else rollout, key, value)
     got = sampled(policy, cache_gib=tokens * held.token_bytes(policy) / 2**30)
     assert got == expected
     if "memory" in layout:
@@ -106,7 +107,7 @@ def test_another_architecture_is_refilled_and_interrupted(
     expected = sampled(policy)
     gib = settings.pop("cache", 1 << 40) * 2 * 2 * policy.model.config.n_embd * 4 / 2**30
     for key, value in settings.items():
-        monkeypatch.setattr(lanes, key, value)
+        monkeypatch.setattr(rollout, key, value)
     assert sampled(policy, cache_gib=gib) == expected
 
 
@@ -125,12 +126,12 @@ def test_long_answers_hold_memory_for_what_is_there(monkeypatch: pytest.MonkeyPa
 def test_a_part_of_the_prompts_gives_the_answers_of_the_whole() -> None:
     policy = make("qwen2")
     whole = sampled(policy)
-    part = generate(policy, prompts()[2:6:3], 9, max_new_tokens=LIMIT, seed=11, places=[2, 5])
+    part = generate(policy, prompts()[2:6:3], 9, max_new_tokens=LIMIT, seed=11, indices=[2, 5])
     assert part.completions == whole.completions[18:27] + whole.completions[45:54]
 
 
 def test_ended_answers_are_handed_over_once_while_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "SPAN", 4)
+    monkeypatch.setattr(rollout, "SPAN", 4)
     seen: dict[int, list[int]] = {}
     calls: list[int] = []
 

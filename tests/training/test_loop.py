@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,16 +13,20 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fspo import objectives
 from fspo.config import read
 from fspo.model.loading import Policy
-from fspo.rollout.samplers import LocalSampler
-from fspo.runs import Evaluated, Metrics, NullObserver, Sample, Timing, read_lines
+from fspo.objectives import Objective, Output
+from fspo.runs import Evaluated, Metrics, Observer, Sample, Timing, read_lines
+from fspo.training import checkpoint
 from fspo.training.loop import train
+from fspo.training.update import Learner
+from helpers.processes import fingerprint
 
 
-class Watch(NullObserver):
+class Watch(Observer):
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
@@ -67,11 +73,12 @@ def test_what_a_run_writes(run: Run, tmp_path: Path) -> None:
     table = rows(tmp_path)
     assert len(table) == 6 * 4 * 16  # steps, updates, responses of a minibatch
     computed = table.drop_nulls("log_ratio")
-    assert (computed["off_policy"] == (computed["update"] > 0)).all()
+    assert not computed.filter(update=0)["off_policy"].any()
+    assert computed.filter(pl.col("update") > 0, pl.col("step") > 1)["off_policy"].all()
     assert (table["log_ratio"].is_null() == (table["advantage"] == 0)).all()
-    # Clip rates are of answers with a gradient, in the three of the four updates that are off-policy.
+    # Clip rates are of answers with a gradient, in the updates that are off-policy.
     for m in metrics:
-        pulled = table.filter(step=m.step).filter(pl.col("update") > 0, pl.col("advantage") != 0)
+        pulled = table.filter(pl.col("off_policy"), pl.col("advantage") != 0, step=m.step)
         assert sum(b.count for b in m.clip_by_length) == len(pulled) > 0
         assert m.clip_rate == pytest.approx(1 - np.mean(pulled["accepted"].clip(0, 1).to_numpy()), abs=1e-6)
     first = table.filter(pl.col("staleness") == 0)
@@ -144,24 +151,6 @@ def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
     assert set(table.filter(pl.col("step") == 5)["index"]) == set(range(16, 24))
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
-def test_overlap_changes_nothing_but_the_time(run: Run, tmp_path: Path, staleness: int) -> None:
-    plain = run(tmp_path / "plain", f"rollout.staleness={staleness}", "model.threads=1")
-    given = [f"rollout.staleness={staleness}"] if staleness > 1 else []
-    overlapped = run(tmp_path / "overlapped", "rollout.overlap=true", *given, "model.threads=1")
-    assert torch.equal(weights(plain), weights(overlapped))
-    assert rows(tmp_path / "plain").equals(rows(tmp_path / "overlapped"))
-    assert set(rows(tmp_path / "overlapped")["staleness"]) == set(range(4 * staleness, 4 * staleness + 4))
-
-
-def test_an_error_in_the_sampling_thread_ends_the_run(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LocalSampler, "generate", lambda *args, **options: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path, "rollout.overlap=true", "eval.prompts=1")
-
-
 def test_dynamic_sampling_replaces_groups_without_variance(run: Run, tmp_path: Path) -> None:
     run(tmp_path / "plain", "steps=3")
     run(tmp_path / "dynamic", "steps=3", "rollout.dynamic=20")
@@ -205,12 +194,57 @@ def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: 
     assert len(watch.warnings) == 3, "each is said once"
 
 
-def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(run: Run, tmp_path: Path) -> None:
+def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights stay finite, and every loss is made infinite."""
+    call = Objective.__call__
+
+    def overflowing(self: Objective, *inputs: Any, **options: Any) -> Output:
+        out = call(self, *inputs, **options)
+        return replace(out, loss=out.loss * math.inf)
+
+    monkeypatch.setattr(Objective, "__call__", overflowing)
     with pytest.raises(FloatingPointError, match=r"more than update\.max_skipped = 2"):
-        run(tmp_path, "update.lr=3e38", "update.max_skipped=2", "steps=20")
+        run(tmp_path, "update.max_skipped=2", "steps=20")
     metrics = metrics_of(tmp_path)
     assert (metrics[-1].skipped or 0) > 2
     assert len(metrics) < 20
+
+
+@pytest.mark.parametrize("options", [["update.lr=1e30"], ["update.lr=1e30", "eval.every=1000", "checkpoint.every=1"]])
+def test_weights_that_are_not_finite_stop_the_run_and_are_not_saved(
+    run: Run, tmp_path: Path, options: list[str]
+) -> None:
+    """Whether the next thing that the run does is to sample, to evaluate or to save."""
+    with pytest.raises(FloatingPointError, match="not finite"):
+        run(tmp_path, "update.max_skipped=1000", *options)
+    for saved in (tmp_path / "checkpoints").glob("step-*"):
+        assert all(torch.isfinite(w).all() for w in load_file(saved / "model.safetensors").values())
+
+
+def test_a_checkpoint_is_not_replaced_by_one_that_is_not_finite(run: Run, tmp_path: Path) -> None:
+    policy = run(tmp_path, "steps=2")
+    config = read(tmp_path / "config.yaml", [])
+    learner = Learner(policy, objectives.get("fspo"), config)
+    before = fingerprint(tmp_path)
+    with torch.no_grad():
+        policy.trainable()[0].view(-1)[0] = math.nan
+    with pytest.raises(FloatingPointError, match="not finite and were not saved"):
+        checkpoint.write(
+            tmp_path / "checkpoints", checkpoint.State(step=2), policy, learner.optimizer, learner.master, 1
+        )
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_reward_that_scores_nothing_stops_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = reward_task(tmp_path, "    raise RuntimeError('no key')\n", monkeypatch)
+    with pytest.raises(
+        ValueError, match=r"no answer of the evaluation at step 0 could be scored .*RuntimeError: no key"
+    ):
+        run(tmp_path / "run", task)
+    with pytest.raises(ValueError, match=r"no answer of step 1 could be scored .*RuntimeError: no key"):
+        run(tmp_path / "other", task, "eval.task={name: sort, n_min: 2, n_max: 3}")
 
 
 def test_a_folder_is_not_overwritten(run: Run, tmp_path: Path) -> None:

@@ -8,21 +8,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fspo.config import code_named_in, read
-from fspo.runs import Metrics, NullObserver, Timing, load, locked, read_lines
+from fspo.runs import Metrics, Observer, Timing, load, locked, read_lines
 from fspo.runs.schema import Change
 from fspo.training import checkpoint
 from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError, RunWriteError
-from helpers.processes import fingerprint, fspo, start
+from helpers.processes import fingerprint, fspo, lines, start
 
 
-class Listener(NullObserver):
+class Listener(Observer):
     """Keeps what a run says, and may send a signal to this process after a step."""
 
     def __init__(self, number: int | None = None) -> None:
@@ -59,12 +58,10 @@ def test_signals_save_and_stop(small: list[str], tmp_path: Path, number: int) ->
 
 @pytest.mark.slow
 def test_sigterm_ends_the_command_with_its_own_code(small: list[str], tmp_path: Path) -> None:
-    process = start("train", *small, "steps=400", "eval.every=1000", "--out", str(tmp_path / "run"), "--no-report")
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = start("train", *small, "steps=100000", "eval.every=1000", "--out", str(tmp_path / "run"), "--no-report")
+    lines(tmp_path / "run" / "metrics.jsonl", 1, process)
     process.terminate()
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM, text
     assert "saved after step" in text
 
@@ -82,10 +79,12 @@ def test_changed_settings_of_a_resumed_run_are_facts(run: Path) -> None:
 
 def test_one_process_at_a_time_writes_to_a_folder(run: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from fspo.runs import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys; from pathlib import Path; from fspo.runs import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     lines = (run / "metrics.jsonl").read_text()

@@ -19,9 +19,7 @@ from fspo.comparisons.tables import ENDPOINT_NAMES, details, notes, overview
 from fspo.files import replace_file
 from fspo.pages import charts, document, images
 from fspo.pages.charts import Dot, Series
-from fspo.pages.document import Section
-from fspo.pages.document import COLOURS, Plot, grid
-from fspo.pages.document import Table
+from fspo.pages.document import COLOURS, Plot, Section, Table, grid
 from fspo.text import percent, short
 
 __all__ = ["FigureSection", "figure_sections", "plots", "render", "write", "write_images"]

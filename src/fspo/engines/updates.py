@@ -1,4 +1,4 @@
-"""The updates (optimiser steps) of another trainer: what each needs to know about its whole batch, and what it did.
+"""The updates (optimiser steps) of another trainer: what each needs to know about its whole batch.
 
 Such a trainer calls the loss once per micro-batch and rank, before the drift and scale of the whole batch are known.
 They are taken from the update at the same place in the previous rollout: z = S / sqrt(L) widens with every update on a
@@ -15,19 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from fspo import ratios
-from fspo.config import LogConfig
 from fspo.objectives import Objective, Output, Totals
-from fspo.objectives.batch import masked
-from fspo.objectives.primitives import low_variance_kl
-from fspo.runs import Metrics, RunWriter, UpdateState
-from fspo.runs.rows import COLUMNS
-from fspo.training.step_metrics import NEARLY_ALL, clipped_away, clipping, update_statistics
-
-BINS = LogConfig().bins
+from fspo.runs import Metrics, UpdateState
+from fspo.runs.recorder import Recorder, Update, clipping, gather, response_rows, writer_of_rank
 
 
 class UpdateTracker:
@@ -42,17 +34,16 @@ class UpdateTracker:
             raise ValueError(f"updates = {updates} must be at least 1: the optimiser steps per rollout")
         self.objective, self.updates, self.copies = objective, updates, copies
         self.step, self.update = 1, 0  # the rollout, from 1, and the optimiser step on it, from 0
-        self.writer = RunWriter(folder) if folder is not None and _rank() == 0 else None
+        self.writer = writer_of_rank(folder)
         self.written: Metrics | None = None  # the last line of metrics
         self._known: dict[int, Totals] = {}  # sums of the last off-policy update at each place in a rollout
-        self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last `close`
-        self._begin_rollout()
-        self._must_cut = True  # the folder may hold lines of an earlier run from this step on
+        self._begin()
 
-    def _begin_rollout(self) -> None:
-        self._rows: dict[str, list[Any]] = {name: [] for name in COLUMNS}  # rows of all ranks
-        self._metrics: list[dict[str, Any]] = []  # of each update
-        self._extra: dict[str, Any] = {}
+    def _begin(self) -> None:
+        self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last `close`
+        self._recorder = Recorder(self.writer)
+        self._extra: dict[str, Any] = {}  # further metrics of the rollout
+        self._must_cut = True  # the folder may hold lines of an earlier run from this step on
 
     def loss(
         self,
@@ -85,7 +76,8 @@ class UpdateTracker:
             empty = logprobs.detach().sum(-1)
             out = Output(logprobs.sum(), empty, empty, empty, {})
         if torch.is_grad_enabled():
-            self._parts.append(_rows(out, logprobs, old_logprobs, advantages, mask) | (columns or {}))
+            rows = response_rows(logprobs, old_logprobs, mask, advantages, out.accepted)
+            self._parts.append(rows | {"metrics": [out.metrics] * len(mask)} | (columns or {}))
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
@@ -104,83 +96,47 @@ class UpdateTracker:
 
         `extra` are further metrics of the rollout.
         """
-        columns = _gathered(self._parts, self.copies)
+        columns = gather(self._parts, self.copies)
         self._parts = []
-        metrics: dict[str, Any] = {}
-        if columns["length"]:
-            metrics = self._learn(columns)
-            self._record(columns, metrics)
         self._extra |= extra
+        metrics = self._learn(columns) if columns["length"] else {}
         self.update += 1
         if self.update == self.updates:
             self.flush()
-            self._begin_rollout()
-            self.step, self.update = self.step + 1, 0
+            self.step, self.update, self._extra = self.step + 1, 0, {}
         return metrics
 
     def flush(self) -> None:
         """Write the rows and metrics of the rollout so far; for a trainer that stops in the middle of one."""
-        if self.writer is None or not self._metrics:
+        if not self._recorder.updates:
             return
-        if self._must_cut:
+        if self.writer is not None and self._must_cut:
             self.writer.cut(self.step - 1)
-            self._must_cut = False
-        self.writer.rows(self.step, self._rows)
-        self.written = Metrics(**self._summary())
-        self.writer.append(self.written)
+        self._must_cut = False
+        metrics = self._recorder.close(self.step, **self._extra)
+        self.written = None if self.writer is None else metrics
 
     def _learn(self, columns: dict[str, list[Any]]) -> dict[str, Any]:
         """Update the estimates and the objective's state from the rows of an update; returns its metrics."""
-        names = ("log_ratio", "length", "accepted", "advantage")
-        S, L, accepted, A = (np.array(columns[name], dtype=np.float64) for name in names)
-        sums = Totals(len(S), math.fsum(L), math.fsum(S))
         reported = columns["metrics"]  # by the objective, for the micro-batch of each row
-        metrics: dict[str, Any] = {key: _mean([row[key] for row in reported]) for key in reported[0]}
-        metrics.pop("clip_rate", None)
-        metrics |= update_statistics(S, L, accepted, A) | {"kl": math.fsum(columns["kl"]) / sums.tokens}
-        off_policy = metrics.pop("off_policy")
-        metrics["on_policy"] = not off_policy
-        with_gradient = ratios.has_gradient(A)
-        if off_policy:
-            self._known[self.update] = sums
-            if with_gradient.any():
-                metrics |= clipping(S[with_gradient], L[with_gradient], accepted[with_gradient], BINS)
+        means = {key: _mean([row[key] for row in reported]) for key in reported[0] if key != "clip_rate"}
+        means["kl"] = math.fsum(columns["kl"]) / math.fsum(columns["length"])
+        done = Update(self.update, self.update, columns, means)
+        done.metrics["on_policy"] = not done.off_policy
+        self._recorder.add(done)
+        S, L = done.log_ratio, done.lengths
         self.objective.observe(torch.from_numpy(S), torch.from_numpy(L), self.update)
-        return metrics
-
-    def _record(self, columns: dict[str, list[Any]], metrics: dict[str, Any]) -> None:
-        """Keep the rows and metrics of an update until the rollout ends."""
-        if self.writer is None:
-            return
-        count = len(columns["length"])
-        place = {"step": self.step, "update": self.update, "staleness": self.update}
-        place["off_policy"] = not metrics["on_policy"]
-        known = columns | {name: [value] * count for name, value in place.items()}
-        for name, values in self._rows.items():
-            values.extend(known.get(name, [None] * count))
-        self._metrics.append(metrics)
-
-    def _summary(self) -> dict[str, Any]:
-        """The metrics of the rollout, see `fspo.runs.Metrics`: clipping over the rows of all its off-policy updates."""
-        moved = [metrics for metrics in self._metrics if not metrics["on_policy"]]
-        shown = {**(moved or self._metrics)[-1], "kl": self._metrics[-1]["kl"]}
-        for name in ("clip_rate", *(() if moved else ("mu", "sigma", "ess"))):
-            shown.pop(name, None)
-        if moved:
-            shown["ess"] = min(metrics["ess"] for metrics in moved)
-        names = ("log_ratio", "length", "accepted", "advantage", "off_policy")
-        S, L, accepted, A, off_policy = (np.array(self._rows[name]) for name in names)
-        used = off_policy & ratios.has_gradient(A)
-        if used.any():
-            shown |= clipping(S[used], L[used], accepted[used], BINS)
-        if shown.get("clip_rate", 0) > NEARLY_ALL:
-            shown["warnings"] = {"clip_rate": clipped_away(shown["clip_rate"])}
-        counts = {"step": self.step, "updates": len(self._metrics), "on_policy": not moved}
-        return shown | self._extra | counts
+        if not done.off_policy:
+            return done.metrics
+        self._known[self.update] = Totals(len(S), math.fsum(L), math.fsum(S))
+        return done.metrics | clipping([done])
 
     def state(self) -> UpdateState:
         """What has been learnt, after the last complete rollout."""
-        known: dict[str, list[float | None]] = {str(update): [*sums.vector()] for update, sums in self._known.items()}
+        known = {
+            str(update): [None if math.isnan(value) else value for value in sums.vector()]
+            for update, sums in self._known.items()
+        }
         return UpdateState(step=self.step - 1, known=known, objective=self.objective.state_dict())
 
     def restore(self, state: UpdateState) -> None:
@@ -191,9 +147,7 @@ class UpdateTracker:
             for update, vector in state.known.items()
         }
         self.objective.load_state_dict(state.objective)
-        self._parts = []
-        self._begin_rollout()
-        self._must_cut = True
+        self._begin()
 
 
 def loggable(metrics: dict[str, Any]) -> dict[str, float]:
@@ -203,31 +157,6 @@ def loggable(metrics: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
-@torch.no_grad()
-def _rows(out: Output, logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> dict[str, list[Any]]:
-    """One row per response of a micro-batch, by column."""
-    kl = masked(low_variance_kl(logprobs - old), mask).sum(-1)
-    advantage = advantages if advantages.dim() == 1 else masked(advantages, mask).sum(-1) / out.lengths
-    values = {"log_ratio": out.log_ratio, "accepted": out.accepted, "advantage": advantage, "kl": kl}
-    found = {name: value.detach().double().cpu().tolist() for name, value in values.items()}
-    return found | {"length": out.lengths.long().cpu().tolist(), "metrics": [out.metrics] * len(mask)}
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
 def _mean(values: list[float]) -> float:
     """The mean; a value that is the same in all parts, such as the band, is returned without rounding."""
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
-
-
-def _gathered(parts: list[dict[str, list[Any]]], copies: int) -> dict[str, list[Any]]:
-    """The rows of all micro-batches of all ranks, in the same order on each rank."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        all_parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(all_parts, parts)
-        parts = [part for rank in all_parts[::copies] for part in rank]
-    if not parts:
-        raise RuntimeError("close() was called before any loss of the update")
-    return {name: [value for part in parts for value in part[name]] for name in parts[0]}

@@ -3,20 +3,27 @@
 The Llama family has its own decoder. Activations are laid out (features, lanes): on a CPU a product of a large weight
 with a few columns is about 1.3 times as fast as the transposed one. Projections are fused (queries, keys and values in
 one product, gate and up in another), and norm weights are folded into the weight that follows. All lanes share these
-products; attention is computed per cohort of lanes of similar length (see `cache`).
+products; attention is computed per cohort of lanes of similar length.
+
+Keys and values take memory that grows with the sampled tokens, not with the limit. Answers of similar length form a
+cohort and are attended together in dense products. Inside a cohort answers are aligned at their ends: the newest token
+of every row is in the same column, and row r begins at column `shift[r]`. So a step writes one column, and only the
+first columns need a mask. The answers of a prompt read one copy of its keys and values.
+
+Any other architecture is decoded by the module's own forward with transformers' cache, prompts padded left.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fspo.model.cache import Cohort, join, prompt_cohort, worth_joining
-from fspo.model.family import Family, dense, rms_norm
-from fspo.model.forward import trunk
+from fspo.model.forward import Family, dense, rms_norm, trunk
+from fspo.model.loading import Policy
 
 LANES = 16
 """The linear layers compute a multiple of this many lanes: a matrix product with fewer or an odd number of columns is
@@ -25,6 +32,15 @@ slower."""
 WIDE = 1 << 22
 """Bytes of keys and values of one layer and cohort from which on attention uses all threads: reading them takes one
 thread 0.3 ms. Below, threads wait for each other longer than they save."""
+
+BLOCK = 128
+"""Columns by which a cohort grows at least; a long one grows by a quarter, so that copying stays a small share."""
+
+PADDED = 1.2
+"""Cohorts are joined if that makes them at most this many times as large as their tokens."""
+
+SMALL = 1 << 20
+"""Or if at most this many bytes per layer are padding: attending another cohort takes as long as reading those."""
 
 
 class Decoder(Protocol):
@@ -43,6 +59,9 @@ class Decoder(Protocol):
 
     def held(self) -> int:
         """Cached tokens for which memory is held after the next step, padding included."""
+
+
+# --- the Llama family -----------------------------------------------------------------------------------------------
 
 
 class _Weights:
@@ -190,3 +209,263 @@ class FamilyDecoder:
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         square: Tensor = torch.linalg.vecdot(wide, wide, dim=0)
         return (wide * square.div_(x.shape[0]).add_(self.parts.eps).rsqrt_()).to(x.dtype)
+
+
+# --- its cache of keys and values -----------------------------------------------------------------------------------
+
+
+class Cohort:
+    """Answers that are attended together. Per layer: keys and values (rows, kv heads, capacity, head size)."""
+
+    def __init__(
+        self,
+        prompt_lengths: list[int],
+        prompt_keys: list[Tensor],
+        prompt_values: list[Tensor],
+        group: Tensor,
+        shift: Tensor | None = None,
+    ) -> None:
+        """`group` (rows,) is the prompt of each row. The prompts' keys are (prompts, kv heads, longest, head size)."""
+        self.prompt_lengths, self.prompt_keys, self.prompt_values = prompt_lengths, prompt_keys, prompt_values
+        self.group, self.t, self.capacity = group, 0, 0
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        first = prompt_keys[0]
+        self.kv_heads, self.longest = first.shape[1], first.shape[2]
+        device, zero = group.device, first.new_zeros(())
+        lengths = torch.tensor(prompt_lengths, device=device)
+        self.prompt_mask: Tensor | None = None
+        if min(prompt_lengths) < self.longest:
+            padding = torch.arange(self.longest, device=device) >= lengths.unsqueeze(1)
+            self.prompt_mask = torch.where(padding, -torch.inf, zero)[:, None, None]
+        self.shift = torch.zeros_like(group) if shift is None else shift
+        widest = 0 if shift is None else int(shift.max())
+        self.shift_mask: Tensor | None = None
+        if widest:
+            before = torch.arange(widest, device=device) < self.shift.unsqueeze(1)
+            self.shift_mask = torch.where(before, -torch.inf, zero)[:, None, None]
+        self._arrange()
+
+    @property
+    def rows(self) -> int:
+        return len(self.group)
+
+    def size(self, capacity: int) -> int:
+        """Positions held if every row has this capacity."""
+        return self.rows * capacity + len(self.prompt_lengths) * self.longest
+
+    def next_capacity(self) -> int:
+        """Columns after the next step."""
+        return self.capacity if self.t < self.capacity else self.t + max(BLOCK, self.t // 4)
+
+    def extend(self) -> None:
+        """Make room for another token."""
+        if self.t == self.capacity:
+            self._take([(self, None)], self.t)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store one token per row, and attend to the prompt and the answer: queries (rows, kv heads, queries per head,
+        head size) -> (rows, heads * head size). `t` is advanced by the caller, after all layers."""
+        rows, kv, rep, d = q.shape
+        n, longest, prompts = self.t + 1, self.longest, len(self.prompt_lengths)
+        keys, values = self.keys[layer], self.values[layer]
+        keys[:, :, self.t] = k
+        values[:, :, self.t] = v
+        q = q.reshape(rows * kv, rep, d)
+        # Scores on the prompt: one product for all rows of a prompt. Scores on the answer so far: row by row.
+        together = q.index_select(0, self.slots).view(prompts * kv, -1, d)
+        before = torch.bmm(together, self.prompt_keys[layer].flatten(0, 1).transpose(1, 2))
+        if self.prompt_mask is not None:
+            before.view(prompts, kv, -1, longest).add_(self.prompt_mask)
+        own = torch.bmm(q, keys.flatten(0, 1)[:, :n].transpose(1, 2))
+        if self.shift_mask is not None:
+            own.view(rows, kv, rep, n)[..., : self.shift_mask.shape[3]].add_(self.shift_mask)
+        p = torch.cat((before.view(-1, rep, longest).index_select(0, self.place), own), 2).softmax(2)
+        shared = p[..., :longest].index_select(0, self.slots).view(prompts * kv, -1, longest)
+        shared = torch.bmm(shared, self.prompt_values[layer].flatten(0, 1)).view(-1, rep, d)
+        out = shared.index_select(0, self.place)
+        return out.baddbmm_(p[..., longest:], values.flatten(0, 1)[:, :n]).view(rows, kv * rep * d)
+
+    def _arrange(self) -> None:
+        """`slots` lists the rows of each prompt and key-value head, padded to the largest group; `place` has the
+        position of each row and head in it."""
+        prompts, kv, group = len(self.prompt_lengths), self.kv_heads, self.group
+        counts = torch.bincount(group, minlength=prompts)
+        width = int(counts.max())
+        order = group.argsort(stable=True)
+        first = counts.cumsum(0) - counts
+        within = torch.arange(len(order), device=order.device) - first[group[order]]
+        heads = torch.arange(kv, device=order.device)
+        spots = ((group[order] * kv).unsqueeze(1) + heads) * width + within.unsqueeze(1)  # (rows, kv)
+        rows = (order * kv).unsqueeze(1) + heads
+        self.slots = torch.zeros(prompts * kv * width, dtype=torch.long, device=order.device)
+        self.slots[spots.flatten()] = rows.flatten()
+        self.place = torch.empty(len(order) * kv, dtype=torch.long, device=order.device)
+        self.place[rows.flatten()] = spots.flatten()
+
+    def _take(self, parts: Sequence[tuple[Cohort, Tensor | None]], t: int) -> None:
+        """Copy the answers of `parts` to end at column `t`; the parts give up their memory layer by layer."""
+        capacity = t + max(BLOCK, t // 4)
+        rows, like = self.rows, self.prompt_keys[0]
+        for name in ("keys", "values"):
+            old = [getattr(part, name) for part, _ in parts]
+            taken: list[Tensor] = []
+            for i in range(len(self.prompt_keys)):
+                new = like.new_empty(rows, self.kv_heads, capacity, like.shape[3])
+                a = 0
+                for (part, chosen), layers in zip(parts, old, strict=True):
+                    b = a + (part.rows if chosen is None else len(chosen))
+                    new[a:b, :, : t - part.t] = 0.0  # read with weight 0, so it must be finite
+                    if part.t:
+                        kept = layers[i][:, :, : part.t]
+                        new[a:b, :, t - part.t : t] = kept if chosen is None else kept.index_select(0, chosen)
+                        layers[i] = like.new_empty(0)
+                    a = b
+                taken.append(new)
+            setattr(self, name, taken)
+        self.t, self.capacity = t, capacity
+
+
+def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
+    """One cohort of these rows (None: all) of several, which cannot be used again; unused prompts are dropped."""
+    t = max(part.t for part, _ in parts)
+    longest = max(part.longest for part, _ in parts)
+    lengths: list[int] = []
+    groups, shifts = [], []
+    keys: list[list[Tensor]] = []
+    values: list[list[Tensor]] = []
+    for part, rows in parts:
+        group, shift = (x if rows is None else x[rows] for x in (part.group, part.shift))
+        used, group = group.unique(return_inverse=True)
+        groups.append(group + len(lengths))
+        shifts.append(shift + (t - part.t))
+        lengths += [part.prompt_lengths[i] for i in used.tolist()]
+        every = len(used) == len(part.prompt_lengths)
+        for out, layers in ((keys, part.prompt_keys), (values, part.prompt_values)):
+            picked = layers if every else [x.index_select(0, used) for x in layers]
+            out.append([F.pad(x, (0, 0, 0, longest - part.longest)) for x in picked])
+    shift = torch.cat(shifts)
+    # Columns in which no remaining row has a token are dropped.
+    t -= int(shift.min())
+    shift -= shift.min()
+    merged = [
+        [torch.cat(layer) if len(layer) > 1 else layer[0] for layer in zip(*x, strict=True)] for x in (keys, values)
+    ]
+    whole = Cohort(lengths, merged[0], merged[1], torch.cat(groups), shift)
+    if t:
+        for part, _ in parts:
+            _drop_columns(part, part.t - t)
+        whole._take(parts, t)
+    return whole
+
+
+def _drop_columns(part: Cohort, surplus: int) -> None:
+    """Forget the first columns of a cohort whose longest rows have left."""
+    if surplus > 0:
+        part.keys, part.values = ([x[:, :, surplus:] for x in layers] for layers in (part.keys, part.values))
+        part.t -= surplus
+
+
+def worth_joining(a: Cohort, b: Cohort, bytes_per_layer: int) -> bool:
+    """Whether two neighbours are attended faster together: little padding is added."""
+    t, longest = max(a.t, b.t), max(a.longest, b.longest)
+    together = (a.rows + b.rows) * t + (len(a.prompt_lengths) + len(b.prompt_lengths)) * longest
+    apart = sum(c.rows * c.t + len(c.prompt_lengths) * c.longest for c in (a, b))
+    return together <= PADDED * apart or (together - apart) * bytes_per_layer <= SMALL
+
+
+def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
+    """A cohort of answers without a token, from each layer's packed keys and values (tokens, kv heads, head size)."""
+    longest = max(lengths)
+    where = torch.tensor([i * longest + j for i, n in enumerate(lengths) for j in range(n)], device=group.device)
+    padded: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for layer in cache:
+        for out, packed in zip(padded, layer, strict=True):
+            room = packed.new_zeros(len(lengths) * longest, *packed.shape[1:])
+            room[where] = packed
+            out.append(room.view(len(lengths), longest, *packed.shape[1:]).transpose(1, 2).contiguous())
+    return Cohort(lengths, padded[0], padded[1], group)
+
+
+# --- any other architecture -----------------------------------------------------------------------------------------
+
+
+class ModuleDecoder:
+    """Lanes that were admitted together are one batch of the module's forward."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.batches: list[_Batch] = []
+        self.token_bytes = 0
+
+    def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
+        batch = _Batch(self.policy, prompts)
+        logits = batch.start(torch.tensor(group, device=self.policy.device))
+        self.batches.append(batch)
+        self.token_bytes = batch.token_bytes()
+        return logits.t().contiguous()
+
+    def step(self, tokens: Tensor) -> Tensor:
+        parts = tokens.split([len(batch.mask) for batch in self.batches])
+        logits = [batch.step(part) for batch, part in zip(self.batches, parts, strict=True)]
+        return torch.cat(logits).t().contiguous()
+
+    def keep(self, lanes: Tensor) -> None:
+        left = []
+        a = 0
+        for batch in self.batches:
+            size = len(batch.mask)
+            rows = lanes[(lanes >= a) & (lanes < a + size)] - a
+            a += size
+            if len(rows):
+                batch.keep(rows)
+                left.append(batch)
+        self.batches = left
+
+    def held(self) -> int:
+        return sum(batch.mask.numel() + len(batch.mask) for batch in self.batches)
+
+
+class _Batch:
+    def __init__(self, policy: Policy, prompts: list[list[int]]) -> None:
+        self.model, self.context, device, pad = policy.model, policy.context, policy.device, policy.pad_id
+        longest = max(map(len, prompts))
+        self.ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
+        self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+        self.cache: Any = None
+
+    def start(self, group: Tensor) -> Tensor:
+        from transformers import DynamicCache
+
+        self.cache = DynamicCache(config=self.model.config)
+        logits = self._forward(self.ids, (self.mask.cumsum(1) - 1).clamp_min(0))
+        self.keep(group)
+        return logits.index_select(0, group)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.mask = F.pad(self.mask, (0, 1), value=1)
+        positions = self.mask.sum(1, keepdim=True) - 1
+        if self.context is not None:  # ended answers may run on for a few steps
+            positions.clamp_max_(self.context - 1)
+        return self._forward(tokens.unsqueeze(1), positions)
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.mask = self.mask[rows]
+
+    def token_bytes(self) -> int:
+        """Memory of the cache per row and position."""
+        whole: int = sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values))
+        return -(-whole // self.mask.numel())
+
+    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        out = self.model(
+            input_ids=ids,
+            attention_mask=self.mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = out.logits[:, -1]
+        return logits

@@ -1,4 +1,9 @@
-"""The forward pass for training: log-probs of completions, with one copy of each group's prompt and no padding.
+"""The forward pass for training: log-probs of answers, with one copy of each group's prompt and no padding.
+
+Llama (and SmolLM2), Qwen2 and Qwen3 share one structure: RMSNorm, rotary positions, grouped-query attention and SwiGLU,
+with or without biases, norms on queries and keys, and a tied head. This package computes them with its own code on the
+parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture is
+computed by the module's own forward.
 
 The old log-probs come from this forward as well: sampling with a KV cache differs from it by rounding (about 1e-3 in
 low precision), which is more than the whole clip range of a length-normalised objective.
@@ -6,17 +11,176 @@ low precision), which is more than the whole clip range of a length-normalised o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from fspo.model.answers import Answers
 from fspo.model.attention import attend, plan, rotate
-from fspo.model.completions import Completions
-from fspo.model.family import Family, family, rms_norm
 from fspo.model.loading import Policy
-from fspo.model.logprobs import token_logprobs
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROTARY_TYPES = ("default", "linear", "llama3", "yarn")  # their frequencies do not depend on the length
+
+TILE = 1 << 22
+"""Elements of one tile: 16 MB of float32, which fits into a shared cache."""
+
+KEEP = 1 << 26
+"""Up to this many logits (256 MB of float32) are kept for the backward; above it, tiles are computed again."""
+
+
+# --- the model's parts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer; the projections are modules, so that a LoRA layer is called like any other."""
+
+    norm: Tensor
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    o: nn.Module
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    mlp_norm: Tensor
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model of the family: its weights and sizes."""
+
+    embed: nn.Embedding  # a module and not a tensor: its padding row gets no gradient
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Tensor
+    rotary: Any
+    heads: int
+    kv_heads: int
+    head_size: int
+    eps: float
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.embed.weight
+
+    def rotary_tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of `positions` (N,), each (N, head size), from the model's own rotary module."""
+        cos, sin = self.rotary(self.embedding, positions.unsqueeze(0))
+        return cos[0], sin[0]
+
+
+def family(policy: Policy) -> Family | None:
+    """The model's parts, or None if only the module's own forward computes it exactly."""
+    base = policy.base()
+    if type(base).__name__ not in ARCHITECTURES:
+        return None
+    config = base.config
+    plain = (
+        config.hidden_act == "silu"
+        and getattr(config, "attention_dropout", 0.0) == 0.0
+        and base.model.rotary_emb.rope_type in ROTARY_TYPES
+        and "sliding_attention" not in (getattr(config, "layer_types", None) or [])
+        and type(base.lm_head) is nn.Linear
+        and base.lm_head.bias is None
+        and type(base.model.embed_tokens) is nn.Embedding
+    )
+    layers = tuple(_layer(block) for block in base.model.layers) if plain else ()
+    if not plain or not all(_linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)):
+        return None
+    heads = config.num_attention_heads
+    return Family(
+        embed=base.model.embed_tokens,
+        layers=layers,
+        norm=base.model.norm.weight,
+        head=base.lm_head.weight,
+        rotary=base.model.rotary_emb,
+        heads=heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        eps=config.rms_norm_eps,
+    )
+
+
+def dense(module: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a linear layer, with LoRA's product added to the weight; for use without gradients."""
+    base = getattr(module, "base_layer", module)
+    weight = base.weight
+    for name in getattr(module, "active_adapters", ()):
+        weight = weight + module.get_delta_weight(name).to(weight.dtype)
+    return weight, base.bias
+
+
+def _layer(block: Any) -> Layer:
+    attention, mlp = block.self_attn, block.mlp
+    return Layer(
+        norm=block.input_layernorm.weight,
+        q=attention.q_proj,
+        k=attention.k_proj,
+        v=attention.v_proj,
+        o=attention.o_proj,
+        q_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
+        k_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
+        mlp_norm=block.post_attention_layernorm.weight,
+        gate=mlp.gate_proj,
+        up=mlp.up_proj,
+        down=mlp.down_proj,
+    )
+
+
+def _linear(module: nn.Module) -> bool:
+    """Whether this is a plain linear layer, or one with peft's plain LoRA: no variant, no dropout, not merged."""
+    if type(module) is nn.Linear:
+        return True
+    if type(module).__module__ != "peft.tuners.lora.layer" or type(module).__name__ != "Linear":
+        return False
+    dropouts = module.lora_dropout.values()  # type: ignore[operator]
+    return (
+        type(module.base_layer) is nn.Linear
+        and not module.merged
+        and not module.disable_adapters
+        and not any(module.use_dora.values())  # type: ignore[operator]
+        and all(isinstance(d, nn.Identity) for d in dropouts)
+    )
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """y = w x / rms(x) over the last dimension."""
+    y: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Three passes over the data in each direction; on a CPU torch's composite takes about twice as many."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        inverse: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        inverse = inverse.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return (wide * inverse).mul_(weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight, inverse = ctx.saved_tensors
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        unit = wide * inverse
+        flat = (grad * unit).view(-1, x.shape[-1])
+        d_weight = flat.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        # mean of w g x / rms as a matrix-vector product: the sum over features needs no extra pass
+        pull = (flat @ (weight.to(flat.dtype) / x.shape[-1])).view(inverse.shape)
+        d_x = (grad * weight).addcmul_(unit, pull, value=-1.0).mul_(inverse)
+        return d_x.to(x.dtype), d_weight, None
+
+
+# --- log-probs of answers -------------------------------------------------------------------------------------------
 
 
 class LogProbs(NamedTuple):
@@ -27,7 +191,7 @@ class LogProbs(NamedTuple):
     entropy: Tensor | None
 
 
-def logprobs(policy: Policy, batch: Completions, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
+def logprobs(policy: Policy, batch: Answers, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
     """Log-probs of all completion tokens at the sampling temperature, differentiable with respect to the model."""
     parts = family(policy)
     if parts is None:
@@ -44,7 +208,7 @@ def _unpack(flat: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _packed(parts: Family, batch: Completions, device: torch.device) -> tuple[Tensor, Tensor]:
+def _packed(parts: Family, batch: Answers, device: torch.device) -> tuple[Tensor, Tensor]:
     """Final hidden states that predict the completion tokens, (tokens, D), and those tokens.
 
     The first token of a completion is predicted from the last token of the prompt; the last token of a completion
@@ -107,7 +271,7 @@ def trunk(
     return x
 
 
-def _padded(policy: Policy, batch: Completions, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+def _padded(policy: Policy, batch: Answers, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
     """Any other architecture: the module's own forward on right-padded sequences, and its own logits."""
     whole = [[*batch.prompts[g], *c] for c, g in zip(batch.completions, batch.group, strict=True)]
     width = max(map(len, whole))
@@ -120,3 +284,131 @@ def _padded(policy: Policy, batch: Completions, temperature: float, with_entropy
     z = (logits[trained] / temperature).to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     flat = z.gather(1, ids[:, 1:][trained].unsqueeze(1)).squeeze(1)
     return flat, -(z.exp() * z).sum(-1) if with_entropy else None
+
+
+# --- log-probs from hidden states -----------------------------------------------------------------------------------
+#
+# Without the (tokens, vocabulary) logits. With h a token's hidden state, W the head, T the temperature and y the token:
+#
+#     z = W h / T          log p(y) = z_y - log sum_j exp z_j          H = log sum_j exp z_j - sum_j p_j z_j
+#
+# For 2,048 tokens and a vocabulary of 151,936 the logits alone take 1.2 GB, and autograd keeps several copies. Here the
+# vocabulary is processed in tiles that fit into the processor's cache; the backward computes each tile again and turns
+# it into the gradient in place. If all tiles together are small (a small vocabulary, a short micro-batch), they are
+# kept instead, which saves the second product.
+
+
+def token_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of `targets` (N,) and, with `with_entropy`, the entropy (N,) of the distribution of each.
+
+    `hidden` is (N, D) and `weight` (V, D). Both results can be differentiated with respect to both.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; log-probs need a temperature above 0")
+    train = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    logprobs, entropy = _Head.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, temperature, with_entropy, train
+    )
+    return logprobs, entropy if with_entropy else None
+
+
+def _spans(n: int, vocabulary: int) -> list[tuple[int, int]]:
+    width = max(256, TILE // max(n, 1))
+    return [(a, min(a + width, vocabulary)) for a in range(0, vocabulary, width)]
+
+
+def _logits(scaled: Tensor, weight: Tensor, a: int, b: int, buffer: Tensor) -> Tensor:
+    """One tile of logits, (N, b - a), written to the start of `buffer`."""
+    out = buffer[: scaled.shape[0] * (b - a)].view(scaled.shape[0], b - a)
+    return torch.mm(scaled, weight[a:b].t(), out=out)
+
+
+def _wide(tile: Tensor) -> Tensor:
+    return tile if tile.dtype in (torch.float32, torch.float64) else tile.float()
+
+
+class _Head(torch.autograd.Function):
+    """Log-probs and entropies of all rows, with both gradients in closed form."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        entropy: bool,
+        train: bool,
+    ) -> tuple[Tensor, Tensor]:
+        n, vocabulary = hidden.shape[0], weight.shape[0]
+        scaled = hidden / temperature if temperature != 1.0 else hidden
+        spans = _spans(n, vocabulary)
+        keep = train and n * vocabulary <= KEEP
+        buffer = hidden.new_empty(n * (vocabulary if keep else spans[0][1] - spans[0][0]))
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        top = torch.full((n, 1), -torch.inf, dtype=wide, device=hidden.device)
+        total, moment = torch.zeros_like(top), torch.zeros_like(top)
+        chosen = torch.zeros_like(top)
+        for a, b in spans:
+            z = _wide(_logits(scaled, weight, a, b, buffer[n * a :] if keep else buffer))
+            local = (targets - a).unsqueeze(1)
+            inside = (local >= 0) & (local < b - a)
+            chosen = torch.where(inside, z.gather(1, local.clamp(0, b - a - 1)), chosen)
+            new = torch.maximum(top, z.amax(1, keepdim=True))
+            shrink = (top - new).exp()
+            # The moment is sum e^(z - new) (z - new), which needs no second copy of the logits.
+            z = z - new if keep else z.sub_(new)
+            if entropy:
+                # At the first tile `top` is -inf and `total` 0; their product must count as 0.
+                moved = torch.where(total > 0, (top - new) * total, 0.0)
+                e = z.exp()
+                moment = shrink * (moment + moved) + (e * z).sum(1, keepdim=True)
+                total = shrink * total + e.sum(1, keepdim=True)
+            else:
+                total = shrink * total + z.exp_().sum(1, keepdim=True)
+            top = new
+        lse = top + total.log()
+        h = total.log() - moment / total if entropy else torch.zeros_like(lse)
+        ctx.temperature, ctx.entropy = temperature, entropy
+        ctx.save_for_backward(scaled, weight, targets, lse, h, buffer if keep else None)
+        return (chosen - lse).squeeze(1), h.squeeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> Any:
+        """d log p(y) / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H)."""
+        scaled, weight, targets, lse, h, kept = ctx.saved_tensors
+        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        n, vocabulary = scaled.shape[0], weight.shape[0]
+        dtype = scaled.dtype
+        g = grad.unsqueeze(1).to(lse.dtype)
+        gh = grad_entropy.unsqueeze(1).to(lse.dtype) if ctx.entropy else None
+        d_hidden = torch.zeros(n, scaled.shape[1], dtype=lse.dtype, device=lse.device) if need_hidden else None
+        d_weight = torch.empty_like(weight) if need_weight else None
+        spans = _spans(n, vocabulary)
+        buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None
+        rows = torch.arange(n, device=targets.device)
+        for a, b in spans:
+            if buffer is None:
+                p = (_wide(kept[n * a : n * b].view(n, b - a)) - lse).exp_()
+            else:
+                p = _wide(_logits(scaled, weight, a, b, buffer)).sub_(lse).exp_()
+            tile = p * -g if gh is not None else p.mul_(-g)
+            if gh is not None:
+                # p log p tends to 0 with p; the clamp keeps an underflowed p from giving 0 * -inf.
+                tile.sub_(p.clamp_min(1e-38).log_().add_(h).mul_(p).mul_(gh))
+            picked = rows[(targets >= a) & (targets < b)]
+            tile[picked, targets[picked] - a] += g[picked, 0]
+            tile = tile.to(dtype)
+            if d_hidden is not None:
+                part = weight[a:b]
+                if d_hidden.dtype == dtype:
+                    d_hidden.addmm_(tile, part)
+                else:
+                    d_hidden += tile @ part
+            if d_weight is not None:
+                torch.mm(tile.t(), scaled, out=d_weight[a:b])
+        if d_hidden is not None:
+            d_hidden = (d_hidden / ctx.temperature if ctx.temperature != 1.0 else d_hidden).to(dtype)
+        return d_hidden, d_weight, None, None, None, None

@@ -1,1 +1,1 @@
-"""Sampling answers to prompts: the local sampler, vLLM, and the conversion between text and tokens."""
+"""Sampling answers to prompts, and the conversion between text and tokens."""

@@ -1,82 +1,49 @@
-"""Sampling answers: each prompt is computed once, ended answers make room for others, and sampling is exact softmax."""
+"""Sampling answers: each prompt is computed once, and ended answers make room for others.
+
+Answers run side by side in lanes, leave when they end, and others take their place. Memory of keys and values is
+bounded: when the running answers outgrow it, the youngest leave with what they have, and are resumed later from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fspo import runtime
-from fspo.model.completions import Completions
-from fspo.model.decode import Decoder, FamilyDecoder
-from fspo.model.family import family
+from fspo.model.answers import Answers
+from fspo.model.decode import BLOCK, Decoder, FamilyDecoder, ModuleDecoder
+from fspo.model.forward import family
 from fspo.model.loading import Policy
-from fspo.model.module_decoder import ModuleDecoder
-from fspo.rollout.lanes import Lanes, Watch
-from fspo.rollout.sampling import draw, restrict
+from fspo.rollout.sampling import Sampling, uniforms
 
 CACHE_GIB = 2.0
 """Memory for keys and values, as `rollout.cache_gib`."""
 
+ROWS = 256
+"""Answers that run at once."""
 
-@dataclass(frozen=True)
-class Rollout:
-    """Sampled answers in the order of the prompts, `n` in a row per prompt.
+REFILL = 64
+"""Waiting answers are admitted when this many lanes are free: admitting a few at a time costs more than it saves."""
 
-    A finished answer ends with its end-of-sequence token; a truncated one has `finished` False and no such token.
-    """
+SHRINK = 0.8
+"""Ended answers leave when at most this share of the lanes would remain; removing them more often costs more than it
+saves."""
 
-    prompts: list[list[int]]
-    completions: list[list[int]]
-    group: list[int]  # the prompt of each answer
-    finished: list[bool]
-    logprobs: list[list[float]] | None = None  # one per token, from a sampler other than the trainer's own model
+SPAN = 32
+"""Steps between two looks at the tokens: random numbers are drawn, and ended answers handed over, for so many."""
 
-    @property
-    def tokens(self) -> int:
-        """The number of sampled tokens."""
-        return sum(map(len, self.completions))
+PREFILL = 16_384
+"""Most prompt tokens that are computed at once, which bounds the memory of activations."""
 
-    def batch(self) -> Completions:
-        return Completions(self.prompts, self.completions, self.group)
+FILLED = 0.5
+"""Answers are admitted up to this share of the cache's memory; the rest is for those that run."""
 
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen. Temperature 0 is greedy."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def check(self, evaluation: bool) -> None:
-        """Refuse bad values, and in training whatever changes the distribution."""
-        if not evaluation and (self.top_k is not None or self.top_p is not None):
-            raise ValueError(
-                "top_k and top_p are refused in training: the probabilities of a truncated distribution differ from "
-                "those of the trainer, which biases every importance ratio; remove them, or pass evaluation=True"
-            )
-        if not evaluation and not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}; in training it must be above 0")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature is {self.temperature}; use a positive number, or 0 for greedy decoding")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
-
-    def choose(self, logits: Tensor, uniform: Tensor) -> Tensor:
-        """One token per row, from logits (vocabulary, rows) and a random number per row; `logits` is overwritten."""
-        if self.temperature == 0:
-            return logits.argmax(0)
-        if self.temperature != 1.0:
-            logits = logits.div_(self.temperature)
-        if self.top_k is not None or self.top_p is not None:
-            logits = restrict(logits, self.top_k, self.top_p)
-        return draw(logits, uniform)
+Watch = Callable[[dict[int, list[int]]], None]
+"""Called every `SPAN` steps with the answers that have ended since, by index."""
 
 
 def generate(
@@ -90,20 +57,20 @@ def generate(
     evaluation: bool = False,
     top_k: int | None = None,
     top_p: float | None = None,
-    places: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
     cache_gib: float = CACHE_GIB,
     watch: Watch | None = None,
-) -> Rollout:
+) -> Answers:
     """Sample `n` answers per prompt. On the same machine with as many threads, equal seeds give equal answers.
 
     Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
-    `places` are those of the prompts in a larger request: their answers then have the random numbers of that request.
+    `indices` are those of the prompts in a larger request: their answers then have the random numbers of that request.
     `watch` gets answers as they end.
     """
     sampling = Sampling(temperature, top_k, top_p)
     sampling.check(evaluation)
     ids, group = check_request(prompts, n, max_new_tokens, policy.context)
-    streams = [place * n + i for place in (range(len(ids)) if places is None else places) for i in range(n)]
+    streams = [index * n + i for index in (range(len(ids)) if indices is None else indices) for i in range(n)]
     threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
         parts = family(policy)
@@ -117,7 +84,7 @@ def generate(
             streams=streams, cache_bytes=int(cache_gib * 2**30), device=policy.device, watch=watch,
         )  # fmt: skip
         lanes.run()
-    return Rollout(ids, lanes.tokens, group, lanes.finished)
+    return Answers(ids, lanes.tokens, group, lanes.finished)
 
 
 def check_request(
@@ -150,3 +117,148 @@ def _sampling_threads(policy: Policy) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class Lanes:
+    """Samples one answer per entry of `group`, the index of its prompt."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: Sequence[list[int]],
+        group: Sequence[int],
+        *,
+        limit: int,
+        choose: Callable[[Tensor, Tensor], Tensor],
+        eos_ids: Sequence[int],
+        seed: int,
+        streams: Sequence[int],
+        cache_bytes: int,
+        device: torch.device,
+        watch: Watch | None = None,
+    ) -> None:
+        """`choose` takes logits and random numbers; each answer draws from its own of the streams of `seed`."""
+        self.decoder, self.prompts, self.group, self.limit = decoder, prompts, group, limit
+        self.choose, self.seed, self.streams, self.cache_bytes, self.watch = choose, seed, streams, cache_bytes, watch
+        self.device, self.eos = device, torch.tensor(eos_ids, dtype=torch.long, device=device)
+        self.tokens: list[list[int]] = [[] for _ in group]
+        self.finished = [False] * len(group)
+        self.waiting = deque(range(len(group)))
+        self.lanes: list[int] = []  # the answer of each lane
+        self.alive = torch.zeros(0, dtype=torch.bool, device=device)
+        self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last look
+        self.ends: dict[int, int] = {}  # of ended lanes: how many of the columns count
+        self.ended: list[int] = []  # answers to hand over
+
+    def run(self) -> None:
+        """Sample all answers to their end or limit."""
+        (logits,) = self._admit()
+        while self.lanes:
+            if len(self.columns) == SPAN:
+                self._look()
+            token = self.choose(logits, self.numbers[len(self.columns)])
+            self.columns.append(token)
+            self._end(token)
+            running = len(self.lanes) - len(self.ends)
+            if running <= SHRINK * len(self.lanes):
+                token = self._keep(token, running)
+            while self.lanes and self.decoder.held() * self.decoder.token_bytes > self.cache_bytes and running > 1:
+                running -= -(-running // 4)
+                token = self._keep(token, running)
+            parts = [self.decoder.step(token)] if self.lanes else []
+            if self.waiting and ROWS - len(self.lanes) >= min(REFILL, ROWS):
+                parts += self._admit()
+            logits = parts[0] if len(parts) == 1 else torch.cat([*parts, logits[:, :0]], 1)
+
+    def _end(self, token: Tensor) -> None:
+        """Note the lanes that have sampled an end token or reached the limit."""
+        steps = len(self.columns)
+        stop = torch.isin(token, self.eos) & self.alive
+        now = stop
+        if steps >= self.left:
+            now = stop | ((self.start + steps >= self.limit) & self.alive)
+        for lane in now.nonzero().squeeze(1).tolist():
+            self.ends[lane] = steps
+            self.finished[self.lanes[lane]] = bool(stop[lane])
+            self.ended.append(self.lanes[lane])
+        if self.ended:
+            self.alive &= ~now
+
+    def _keep(self, token: Tensor, running: int) -> Tensor:
+        """Only the first `running` lanes that have not ended go on; others that have not are resumed later."""
+        self._look(refresh=False)
+        kept = self.alive.nonzero().squeeze(1)
+        self.waiting.extendleft(reversed([self.lanes[i] for i in kept[running:].tolist()]))
+        kept = kept[:running]
+        self.lanes = [self.lanes[i] for i in kept.tolist()]
+        self.ends = {}
+        self.alive = self.alive[kept]
+        self.decoder.keep(kept)
+        self._refresh()
+        return token[kept]
+
+    def _look(self, refresh: bool = True) -> None:
+        """Move the sampled tokens to their answers, and hand over the answers that have ended."""
+        if self.columns:
+            for lane, row in enumerate(torch.stack(self.columns, 1).tolist()):
+                self.tokens[self.lanes[lane]] += row[: self.ends.get(lane, len(row))]
+        self.columns = []
+        self.ends = dict.fromkeys(self.ends, 0)
+        if self.watch is not None:
+            self.watch({i: self.tokens[i] for i in self.ended})
+        self.ended = []
+        if refresh:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Random numbers for the next steps, and how many steps are left before an answer reaches the limit."""
+        counts = [len(self.tokens[i]) for i in self.lanes]
+        self.left = self.limit - max(counts, default=0)
+        self.start = torch.tensor(counts, dtype=torch.long, device=self.device)
+        streams = torch.tensor([self.streams[i] for i in self.lanes], dtype=torch.long, device=self.device)
+        self.numbers = uniforms(self.seed, streams, self.start, SPAN)
+
+    def _admit(self) -> list[Tensor]:
+        """Give free lanes to waiting answers, if any fits; the logits of their next tokens."""
+        chosen = self._next()
+        if not chosen:
+            return []
+        if self.columns:
+            self._look(refresh=False)
+        prompts: list[list[int]] = []
+        place: dict[int, int] = {}
+        group: list[int] = []
+        for i in chosen:
+            # An answer that was interrupted continues from its own tokens; new answers share their prompt.
+            key = -1 - i if self.tokens[i] else self.group[i]
+            if key not in place:
+                place[key] = len(prompts)
+                prompts.append([*self.prompts[self.group[i]], *self.tokens[i]])
+            group.append(place[key])
+        logits = self.decoder.admit(prompts, group)
+        self.lanes += chosen
+        self.alive = torch.cat((self.alive, self.alive.new_ones(len(chosen))))
+        self._refresh()
+        return [logits]
+
+    def _next(self) -> list[int]:
+        """The waiting answers that fit: by lanes, by prompt tokens, and by memory. At least one if none runs."""
+        chosen: list[int] = []
+        room = ROWS - len(self.lanes)
+        memory = self.cache_bytes * FILLED / max(self.decoder.token_bytes, 1) - self.decoder.held()
+        computed: set[int] = set()
+        prefill = 0
+        while self.waiting and len(chosen) < room:
+            i = self.waiting[0]
+            resumed = bool(self.tokens[i])
+            if chosen and resumed != bool(self.tokens[chosen[0]]):
+                break  # a short prompt would be padded to the length of a resumed answer
+            cost = len(self.prompts[self.group[i]]) + len(self.tokens[i])
+            cost *= resumed or self.group[i] not in computed
+            memory -= cost + BLOCK
+            prefill += cost
+            if (chosen or self.lanes) and (memory < 0 or prefill > PREFILL):
+                break
+            computed.add(self.group[i])
+            chosen.append(self.waiting.popleft())
+        return chosen

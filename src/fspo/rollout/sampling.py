@@ -1,6 +1,11 @@
-"""Sampling one token per row from logits laid out (vocabulary, rows), and the random numbers of each answer."""
+"""How the next token is drawn: exact softmax sampling of one token per row, and the random numbers of each answer.
+
+Logits are laid out (vocabulary, rows).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,6 +13,43 @@ from torch import Tensor
 BLOCK = 256  # words summed at once
 WEYL = 0x9E3779B97F4A7C15 - 2**64  # the odd constants of splitmix64, as signed numbers
 MULTIPLIERS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. Temperature 0 is greedy."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def check(self, evaluation: bool) -> None:
+        """Refuse bad values, and in training whatever changes the distribution."""
+        if not evaluation and (self.top_k is not None or self.top_p is not None):
+            raise ValueError(
+                "top_k and top_p are refused in training: the probabilities of a truncated distribution differ from "
+                "those of the trainer, which biases every importance ratio; remove them, or pass evaluation=True"
+            )
+        if not evaluation and not self.temperature > 0:
+            raise ValueError(f"temperature is {self.temperature}; in training it must be above 0")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature is {self.temperature}; use a positive number, or 0 for greedy decoding")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+
+    def choose(self, logits: Tensor, uniform: Tensor) -> Tensor:
+        """One token per row, from logits (vocabulary, rows) and a random number per row; `logits` is overwritten."""
+        if self.temperature == 0:
+            token = logits.argmax(0)
+            _require_finite(logits.gather(0, token.unsqueeze(0)))
+            return token
+        if self.temperature != 1.0:
+            logits = logits.div_(self.temperature)
+        if self.top_k is not None or self.top_p is not None:
+            logits = restrict(logits, self.top_k, self.top_p)
+        return draw(logits, uniform)
 
 
 def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
@@ -41,7 +83,9 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     large vocabulary would lose rare words. `logits` is overwritten.
     """
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    p = wide.sub_(wide.amax(0)).exp_()
+    highest = wide.amax(0)
+    _require_finite(highest)
+    p = wide.sub_(highest).exp_()
     vocabulary, rows = p.shape
     whole = vocabulary // BLOCK * BLOCK
     if vocabulary <= 2 * BLOCK:
@@ -56,6 +100,15 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     index = (block * BLOCK + offsets).clamp_max(vocabulary - 1)
     inside = p.gather(0, index).double().masked_fill_(block * BLOCK + offsets >= vocabulary, 0.0)
     return block * BLOCK + _invert(inside, target - before)
+
+
+def _require_finite(highest: Tensor) -> None:
+    """Refuse logits of which the largest of a row is not finite: one NaN makes it NaN."""
+    if not torch.isfinite(highest).all():
+        raise FloatingPointError(
+            "the model's logits are not finite, because weights of it are NaN or too large: lower the learning rate, "
+            "then go on from an earlier checkpoint or start again"
+        )
 
 
 def _invert(p: Tensor, target: Tensor) -> Tensor:

@@ -1,14 +1,49 @@
-"""A run's folder: which folder is one, what in it may be read, and who may write to it."""
+"""A run folder: who may write to it, the writer that every engine uses, and the reader that every page uses.
+
+Reading needs nothing but the folder: what is missing, torn or of another shape is named in `notes`, and the rest is
+read. Memory is bounded: answers are kept from some steps only, and rows are read separately, by `fspo.runs.rows`.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from fspo.files import BadLine, json_lines, json_text, own_file, replace_file, replacing, stays_in, yaml_value
+from fspo.runs import rows as row_files
+from fspo.runs.schema import (
+    FORMAT,
+    LINES,
+    Change,
+    Cosine,
+    Evaluated,
+    Facts,
+    Line,
+    Metrics,
+    Sample,
+    Timing,
+    UpdateState,
+)
+from fspo.settings import changes
+from fspo.text import slug
 
 # What makes a folder that of a run.
 PARTS = ("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "samples.jsonl", "records")
+
+SAMPLE_STEPS = 40  # at most this many steps' answers are kept, evenly spread
+SAMPLES_PER_STEP = 4
+LONGEST_TEXT = 2000  # characters of a prompt or an answer that are kept
+
+L = TypeVar("L", bound=Line)
 
 
 class RunWarning(UserWarning):
@@ -23,16 +58,7 @@ def is_run(folder: Path) -> bool:
 def run_folder(folder: Path) -> Path:
     """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
-    return inside if not is_run(folder) and is_run(inside) and _stays_in(folder, inside) else folder
-
-
-def own_file(path: Path, folder: Path) -> bool:
-    """Whether there is such a file in a run's folder. A link out of the folder, which may be from anywhere, is none."""
-    return path.is_file() and _stays_in(folder, path)
-
-
-def _stays_in(folder: Path, path: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
+    return inside if not is_run(folder) and is_run(inside) and stays_in(folder, inside) else folder
 
 
 @contextmanager
@@ -60,8 +86,301 @@ def locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
     """A folder for a run: not one that holds a run already, unless it is resumed."""
-    if not resume and (found := next((name for name in PARTS if (folder / name).exists()), None)):
-        way = "add --resume to go on with it, or choose" if found == "config.yaml" else "choose"
-        raise ValueError(f"{folder} already holds a run (it has {found}): {way} another folder")
+    if not resume and (part := next((name for name in PARTS if (folder / name).exists()), None)):
+        way = "add --resume to go on with it, or choose" if part == "config.yaml" else "choose"
+        raise ValueError(f"{folder} already holds a run (it has {part}): {way} another folder")
     with locked(folder):
         yield
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds, but for its rows."""
+
+    folder: Path
+    label: str = ""  # the name to show, where the folder's own is not enough
+    facts: Facts = field(default_factory=Facts)
+    config: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Metrics] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    evaluations: list[Evaluated] = field(default_factory=list)
+    cosine: list[Cosine] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)  # of steps spread over the run, first and last included
+    notes: list[str] = field(default_factory=list)  # what is missing or could not be read
+
+    @property
+    def name(self) -> str:
+        """The label, the name that TRL has for the run, or the folder's."""
+        trl = self.config.get("trl")
+        named = (trl.get("run_name") or Path(str(trl.get("output_dir", ""))).name) if isinstance(trl, dict) else ""
+        return self.label or str(named) or self.folder.resolve().name
+
+    @property
+    def objective(self) -> dict[str, Any]:
+        """Name and parameters, as the configuration has them."""
+        value = self.config.get("objective")
+        return value if isinstance(value, dict) else {"name": value} if isinstance(value, str) else {}
+
+
+def load_all(folders: Sequence[str | Path]) -> list[Run]:
+    """Several runs, each with a name of its own."""
+    runs = [load(folder) for folder in folders]
+    if len({slug(run.name) for run in runs}) == len(runs):
+        return runs
+    return [replace(run, label=f"{k}: {run.name}") for k, run in enumerate(runs, 1)]
+
+
+def load(folder: str | Path) -> Run:
+    """Read a run folder: configuration, metrics, evaluations and samples, and notes on what is missing.
+
+    >>> import fspo
+    >>> small = {"prompts": 4, "group": 4, "max_new_tokens": 6}
+    >>> config = {"model": {"path": "tiny:1x32"}, "warmup": None, "steps": 1, "rollout": small, "eval": {"prompts": 8}}
+    >>> run = fspo.train(config | {"task": {"name": "sort", "n_max": 5}}, "runs/read")
+    >>> run = fspo.load_run("runs/read")
+    >>> run.objective, run.metrics[-1].step, run.notes
+    ({'name': 'fspo'}, 1, [])
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give the folder that `fspo train` wrote")
+    notes: list[str] = []
+    facts = read_facts(folder / "run.json", notes)
+    local = facts.engine == "local"  # other engines may write no timings, evaluations or samples
+    return Run(
+        folder=folder,
+        facts=facts,
+        config=read_config(folder / "config.yaml", notes),
+        metrics=_by_step(_noted(folder, Metrics, notes)),
+        timings=_by_step(_noted(folder, Timing, notes, optional=not local)),
+        evaluations=_by_split(_noted(folder, Evaluated, notes, optional=not local)),
+        cosine=_by_step(_noted(folder, Cosine, notes, optional=True)),
+        samples=_spread(_noted(folder, Sample, notes, optional=not local)),
+        notes=notes,
+    )
+
+
+def read_lines(folder: Path, kind: type[L]) -> list[L]:
+    """All lines of a file, in the order in which they were written; bad ones are left out."""
+    path = folder / f"{kind.file}.jsonl"
+    return [line for line in _lines(path, kind) if line is not None] if own_file(path, folder) else []
+
+
+def last_state(folder: Path, step: int) -> UpdateState | None:
+    """What an engine knew about its updates after a step; of several lines the last one counts."""
+    states = [state for state in read_lines(folder, UpdateState) if state.step == step]
+    return states[-1] if states else None
+
+
+def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
+    """The lines of a file; None in the place of one that is torn or of another shape."""
+    for row in json_lines(path):
+        try:
+            yield None if isinstance(row, BadLine) else kind.model_validate(row)
+        except ValidationError:
+            yield None
+
+
+def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
+    """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
+    path = folder / f"{kind.file}.jsonl"
+    if not own_file(path, folder):
+        if path.is_symlink():
+            notes.append(f"{path.name} is a link out of the folder and is not read: no {kind.what}.")
+        elif not optional:
+            notes.append(f"{path.name} is missing: no {kind.what}.")
+        return
+    good = bad = 0
+    for line in _lines(path, kind):
+        if line is None:
+            bad += 1
+        else:
+            good += 1
+            yield line
+    if bad:
+        notes.append(f"{path.name}: {bad} unreadable line{'s' * (bad > 1)} left out.")
+    elif not good:
+        notes.append(f"{path.name} is empty: no {kind.what} yet.")
+
+
+def _by_step(lines: Iterator[L]) -> list[L]:
+    """In order, one line per step: after a resume the later line counts."""
+    table = {line.step: line for line in lines}
+    return [table[step] for step in sorted(table)]
+
+
+def _by_split(lines: Iterator[Evaluated]) -> list[Evaluated]:
+    table = {(line.step, line.split): line for line in lines}
+    return [table[key] for key in sorted(table)]
+
+
+def _spread(lines: Iterator[Sample]) -> list[Sample]:
+    """Answers of steps spread over the run: when too many steps are held, every second of them goes.
+
+    The last step always stays. Texts are cut here, so that memory is bounded by what is shown.
+    """
+    kept: dict[int, list[Sample]] = {}
+    last: tuple[int, list[Sample]] = (-1, [])
+    stride, seen = 1, -1
+    for line in lines:
+        step = line.step
+        if step not in kept and step != last[0]:
+            seen += 1
+            last = (step, [])
+            if seen % stride == 0:
+                kept[step] = last[1]
+            if len(kept) > SAMPLE_STEPS:
+                stride *= 2
+                kept = {s: kept[s] for s in list(kept)[::2]}
+        target = kept.get(step, last[1] if step == last[0] else [])
+        if len(target) < SAMPLES_PER_STEP:
+            short = {"prompt": _cut(line.prompt), "completion": _cut(line.completion)}
+            target.append(line.model_copy(update=short))
+    if last[1]:
+        kept[last[0]] = last[1]
+    return [line for step in sorted(kept) for line in kept[step]]
+
+
+def _cut(text: str) -> str:
+    left = len(text) - LONGEST_TEXT
+    return text[:LONGEST_TEXT] + (f"\n… {left:,} more characters" if left > 0 else "")
+
+
+def read_facts(path: Path, notes: list[str]) -> Facts:
+    """run.json; what is wrong with it is added to `notes`."""
+    if not own_file(path, path.parent):
+        return Facts()
+    try:
+        facts = Facts.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError):
+        notes.append("run.json cannot be read: which version wrote this folder is not known.")
+        return Facts()
+    if facts.format > FORMAT:
+        notes.append(f"run.json says format {facts.format}, and this version knows up to {FORMAT}: update fspo.")
+    return facts
+
+
+def require_engine(folder: Path, engine: str) -> None:
+    """Refuse to go on with a run by another engine than its own, which would not find its checkpoints."""
+    if (folder / "run.json").is_file() and (own := read_facts(folder / "run.json", []).engine) != engine:
+        add = f"add --engine {own}" if own != "local" else "leave --engine out"
+        raise ValueError(f"the run in {folder} is of the engine {own}, and {engine} cannot go on with it: {add}")
+
+
+def refuse_script(folder: Path) -> None:
+    """Refuse to load the model of a TRL script's run: the script was given its model and its rewards as objects."""
+    run = run_folder(folder)
+    if "trl" not in read_config(run / "config.yaml", []):
+        return
+    saved = [path for path in run.parent.glob("checkpoint-*") if path.name[11:].isdecimal()]
+    last = max(saved, key=lambda path: int(path.name[11:]), default=run.parent / "checkpoint-STEP")
+    raise ValueError(
+        f"{run} was written by a TRL script, which was given its model and its rewards as objects: use a model that it "
+        f"saved, as in `fspo eval {last} task=jsonl:FILE`"
+    )
+
+
+def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
+    """config.yaml as a mapping; what is wrong with it is added to `notes`."""
+    if not own_file(path, path.parent):
+        why = "is a link out of the folder" if path.is_symlink() else "is missing"
+        notes.append(f"config.yaml {why}: the configuration is not shown.")
+        return {}
+    try:
+        config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))
+    except ValueError as error:
+        notes.append(f"config.yaml cannot be read: {error}.")
+        return {}
+    if not isinstance(config, dict):
+        notes.append("config.yaml is not a mapping: the configuration is not shown.")
+        return {}
+    return config
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class RunWriter:
+    """The files of a run's folder. Nothing is written that is not in the schema."""
+
+    def __init__(self, folder: str | Path, *, keep_rows: bool = True) -> None:
+        self.folder = Path(folder)
+        self.keep_rows = keep_rows
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def describe(self, config: Mapping[str, Any], *, engine: str, threads: int | None = None) -> None:
+        """config.yaml and run.json; where the folder has them already, run.json keeps what has changed."""
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        facts = Facts(
+            engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads,
+            changes=self._changes(dict(config)),
+        )  # fmt: skip
+        replace_file(self.folder / "config.yaml", text)
+        replace_file(self.folder / "run.json", json_text(facts.model_dump(exclude_none=True), indent=1))
+
+    def _changes(self, config: dict[str, Any]) -> list[Change]:
+        """What earlier starts changed, and what this one does."""
+        before = read_config(self.folder / "config.yaml", [])
+        now = changes(before, config).items() if before else ()
+        earlier = read_facts(self.folder / "run.json", []).changes
+        return [*earlier, *(Change(setting=key, before=old, after=new) for key, (old, new) in now)]
+
+    def append(self, line: Line) -> None:
+        """One more line of its file, given to the system when this returns."""
+        text = json_text(line.model_dump(exclude_none=True))
+        with open(self.path(type(line)), "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def rows(self, step: int, columns: dict[str, list[Any]]) -> None:
+        """The rows of a step, see `fspo.runs.rows`."""
+        if self.keep_rows and columns["step"]:
+            with replacing(row_files.path_of(self.folder, step)) as scratch:
+                row_files.table(columns).write_parquet(scratch)
+
+    def cut(self, step: int) -> None:
+        """Drop what was written after `step`, so that a resumed run writes it again."""
+        for kind in LINES:
+            path = self.path(kind)
+            if path.is_file():
+                self._replace(path, [row for row in _readable(path) if row["step"] <= step])
+        folder = row_files.folder_of(self.folder)
+        for scratch in folder.glob("*.writing"):
+            scratch.unlink()
+        for path in row_files.files(self.folder):
+            if row_files.step_of(path) > step:
+                path.unlink()
+
+    def merge(self, kind: type[Line], lines: list[Line]) -> None:
+        """Add lines to a file, in the order of their steps; a line of the same step (and split) takes its place."""
+        path = self.path(kind)
+        known = _readable(path) if path.is_file() else []
+        known += [line.model_dump(exclude_none=True) for line in lines]
+        table = {(row["step"], str(row.get("split"))): row for row in known}
+        self._replace(path, [table[key] for key in sorted(table)])
+
+    def path(self, kind: type[Line]) -> Path:
+        return self.folder / f"{kind.file}.jsonl"
+
+    @staticmethod
+    def _replace(path: Path, lines: list[dict[str, Any]]) -> None:
+        replace_file(path, "".join(json_text(line) + "\n" for line in lines))
+
+
+def _readable(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that have a step; a torn or foreign one is left out."""
+    rows = [row for row in json_lines(path) if not isinstance(row, BadLine)]
+    return [row for row in rows if isinstance(row.get("step"), int)]
+
+
+def _versions(engine: str) -> dict[str, str]:
+    names = ["fspo", "torch", "transformers", *({"local": []}.get(engine, [engine]))]
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from fspo import ratios
-from fspo.runs.folder import own_file
+from fspo.files import own_file
 
 COLUMNS: dict[str, Any] = {
     "step": pl.Int32,

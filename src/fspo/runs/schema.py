@@ -174,14 +174,14 @@ class Evaluated(Line):
 
 def unscored_warnings(line: Metrics | Evaluated) -> dict[str, str]:
     """A warning for each kind of failure of the reward, with its count and its first message."""
-    found = {}
+    warnings = {}
     for kind, count in line.unscored_by_kind.items():
         message = f": {text}" if (text := line.unscored_example.get(kind)) else ""
         answers = "1 answer" if count == 1 else f"{count:,} answers"
-        found[f"unscored_{kind}"] = (
+        warnings[f"unscored_{kind}"] = (
             f"{answers} could not be scored and count neither right nor wrong; the first {kind}{message}"
         )
-    return found
+    return warnings
 
 
 class Sample(Line):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fspo.files import sync
 from fspo.model.loading import Policy, save
-from fspo.training.master_weights import MasterWeights
+from fspo.training.update import MasterWeights
 
 PREFIX = "step-"
 CHECKSUMS = "checksums.json"  # SHA-256 of every other file
@@ -50,8 +50,8 @@ def path_of(folder: Path, step: int) -> Path:
 def steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a folder, oldest first; whatever else lies there is ignored."""
     names = (p.name for p in folder.glob(f"{PREFIX}*") if p.is_dir())
-    found = (int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
-    return sorted({step for step in found if path_of(folder, step).is_dir()})
+    numbers = (int(m[1]) for name in names if (m := re.fullmatch(rf"{PREFIX}(\d{{6,}})", name)))
+    return sorted({step for step in numbers if path_of(folder, step).is_dir()})
 
 
 def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
@@ -98,7 +98,12 @@ def _digest(path: Path) -> str:
 def write(
     folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, master: MasterWeights, keep: int
 ) -> Path:
-    """Save, then drop what is older than the last `keep`."""
+    """Save, then drop what is older than the last `keep`. Weights that are not finite are never written."""
+    if not all(bool(torch.isfinite(w).all()) for w in (*policy.model.parameters(), *master.weights)):
+        raise FloatingPointError(
+            f"the weights after step {state.step} are not finite and were not saved: lower update.lr, then go on from "
+            "the last checkpoint with --resume, or start again"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     target, scratch = path_of(folder, state.step), folder / f"writing-{state.step:06d}"
     shutil.rmtree(scratch, ignore_errors=True)

@@ -30,14 +30,14 @@ class Direction:
 
     def line(self, step: int, update: int) -> Cosine:
         """As it is recorded."""
-        found = self.cosine
+        cosine = self.cosine
         shares = [
             GradientShare(low=low, high=high, true=true, clipped=clipped)
-            for (low, high), true, clipped in zip(self.ranges, found.true_shares, found.clipped_shares, strict=True)
+            for (low, high), true, clipped in zip(self.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
         ]
         return Cosine(
-            step=step, update=update, measured=found.measured, bound=float(found.bound), bound_tight=float(found.tight),
-            shares=shares,
+            step=step, update=update, measured=cosine.measured, bound=float(cosine.bound),
+            bound_tight=float(cosine.tight), shares=shares,
         )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def measure_direction(
     clipped, accepted = objective.per_response(batch)
     true = capped_ratio(batch.log_ratio, objective.exponent_cap)[0] * batch.row_advantages
     g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].double() for v in (true, clipped))
-    # A constant does not turn an update, but the bound would count it as a difference: the best-fitting one goes.
+    # Rescale by the least-squares factor; the bound is not scale-invariant.
     scale = float((accepted.double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
     if not scale:
         return None

@@ -18,7 +18,7 @@ from fspo.rollout.prompts import decode, encode
 from fspo.runs import Evaluated, Rate, RateBin
 from fspo.tasks import Task
 from fspo.tasks.scoring import Score, Scorer, first_messages
-from fspo.training.team import Team
+from fspo.training.processes import Team
 
 SOLVED = 1.0 - 1e-9  # a graded reward counts as solved when it is whole
 PROMPTS_AT_ONCE = 256
@@ -99,33 +99,25 @@ def evaluate(
     answers: list[Answer] = []
     for start in range(0, prompts, PROMPTS_AT_ONCE):
         part = examples[start : start + PROMPTS_AT_ONCE]
-        places = team.dealt(range(len(part)))
+        indices = team.scatter(range(len(part)))
         own: list[Answer] = []
-        if places:
-            rollout = generate(
-                policy, encode(policy, [part[i] for i in places], chat), samples, max_new_tokens=max_new_tokens,
-                temperature=temperature, seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p, places=places,
+        if indices:
+            sampled = generate(
+                policy, encode(policy, [part[i] for i in indices], chat), samples, max_new_tokens=max_new_tokens,
+                temperature=temperature, seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p, indices=indices,
             )  # fmt: skip
-            texts = decode(policy, rollout.completions)
-            asked = [part[places[g]] for g in rollout.group]
+            texts = decode(policy, sampled.completions)
+            asked = [part[indices[g]] for g in sampled.group]
             scores = scorer.score(asked, texts)
             own = [
                 Answer(
-                    e.prompt,
-                    text,
-                    s.value,
-                    len(c),
-                    not done,
-                    e.difficulty,
-                    e.task,
-                    s.failure,
-                    s.detail,
+                    e.prompt, text, s.value, len(c), not done, e.difficulty, e.task, s.failure, s.detail,
                     task.features(e, text),
                 )
-                for e, text, s, c, done in zip(asked, texts, scores, rollout.completions, rollout.finished, strict=True)
-            ]
+                for e, text, s, c, done in zip(asked, texts, scores, sampled.completions, sampled.finished, strict=True)
+            ]  # fmt: skip
         by_prompt = [own[i : i + samples] for i in range(0, len(own), samples)]
-        answers += [answer for asked_once in team.collected(by_prompt) for answer in asked_once]
+        answers += [answer for asked_once in team.unscatter(by_prompt) for answer in asked_once]
     return summarise(answers, split, prompts, samples)
 
 
@@ -195,11 +187,11 @@ def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateB
     if not len(solved):
         return []
     cells = cut(np.asarray(attribute, dtype=float), bins)
-    found = []
+    rates = []
     for k, (low, high) in enumerate(cells.ranges):
         rate = _rate(solved[cells.index == k])
-        found.append(RateBin(low=low, high=high, count=rate.count, accuracy=rate.accuracy, interval=rate.interval))
-    return found
+        rates.append(RateBin(low=low, high=high, count=rate.count, accuracy=rate.accuracy, interval=rate.interval))
+    return rates
 
 
 def _means(features: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """The training loop, to be read from top to bottom: sample, score, learn, measure, record, evaluate, save.
 
-    collect     prompts -> answers -> scores -> advantages       experience.py (rollout/, tasks/, advantages.py)
+    collect     prompts -> answers -> scores -> advantages       collect.py (rollout/, tasks/, advantages.py)
     learn       the optimiser steps on a rollout                 update.py (model/, objectives/)
-    summarise   metrics, fairness of clipping, warnings          step_metrics.py (fairness/)
-    record      the run folder                                   runs/
+    record      rows, metrics, fairness of clipping, warnings    runs/recorder.py
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
 
-With several processes (team.py, processes.py) each does its share of sampling, scoring and learning, and the first one
-alone records and saves.
+With several processes (processes.py) each does its share of sampling, scoring and learning, and the first one alone
+records and saves.
 
 Everything random is drawn from (seed, step), so that a run resumed from a checkpoint goes on bit by bit as if it had
 not stopped.
@@ -16,40 +15,33 @@ not stopped.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fspo import objectives, tasks
+import numpy as np
+import torch
+
+from fspo import advantages, objectives, tasks
 from fspo.config import TrainConfig
+from fspo.model.answers import Answers
 from fspo.model.loading import Lora, Policy, load, set_threads
 from fspo.objectives import Objective
-from fspo.rollout import samplers
-from fspo.rollout.samplers import Sampler
-from fspo.rollout.shadow import Shadow
-from fspo.runs import (
-    Metrics,
-    NullObserver,
-    Observer,
-    RunWriter,
-    Sample,
-    Timing,
-    claimed,
-    unscored_warnings,
-)
-from fspo.runs.loggers import Logger, loggers
+from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
+from fspo.runs.observer import loggers
+from fspo.runs.recorder import Recorder, Update
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
-from fspo.training.evaluate import evaluate
-from fspo.training.experience import Experience, check_prompts, collect
-from fspo.training.old_logprobs import OldLogProbs, shared_logprobs
-from fspo.training.step_metrics import rows_of, summarise
+from fspo.training.collect import check_prompts, collect
+from fspo.training.evaluate import SOLVED, evaluate
+from fspo.training.processes import Team
 from fspo.training.stopping import RunInterruptedError, interrupts, writing
-from fspo.training.team import Team
-from fspo.training.update import Learner, Update
+from fspo.training.update import Learner
 from fspo.training.warmup import warm_start
 
 
@@ -65,17 +57,22 @@ def train(
 
     With `handle_signals`, SIGINT (Ctrl-C), SIGTERM and SIGHUP let the step finish and be saved before the run stops.
     """
+    if objectives.get(**config.objective).mismatch is not None:
+        raise ValueError(
+            "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
+            "samples with the trainer's own: leave it out, or train with --engine trl or verl"
+        )
     config = config.model_copy(update={"processes": processes.chosen(config)})
     with writing(folder), ExitStack() as stack:
-        if processes.leads():
+        if processes.is_main():
             stack.enter_context(claimed(folder, resume=resume))
         team = stack.enter_context(processes.assembled(config, folder))
-        return run(config, folder, team, observer or NullObserver(), handle_signals=handle_signals)
+        return run(config, folder, team, observer or Observer(), handle_signals=handle_signals)
 
 
 def run(config: TrainConfig, folder: Path, team: Team, observer: Observer, *, handle_signals: bool = False) -> Policy:
     """What every process of the team does."""
-    observer = observer if team.leads else NullObserver()
+    observer = observer if team.is_main else Observer()
     with ExitStack() as stack:
         training = _prepared(config, folder, team, observer, stack)
         if handle_signals:
@@ -91,11 +88,11 @@ def run(config: TrainConfig, folder: Path, team: Team, observer: Observer, *, ha
 def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer, stack: ExitStack) -> _Training:
     """Everything that a run needs, loaded; nothing is written before all of it is there."""
     checkpoints = folder / "checkpoints"
-    if team.leads:
+    if team.is_main:
         checkpoint.clean(checkpoints)
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup, team)
-    saved = team.told(checkpoint.latest(checkpoints, observer.warn) if team.leads else None)
+    saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
     policy = _policy(config, start, saved, team)
     threads = set_threads(policy, config.model.threads, team.neighbours)
     check_prompts(config, policy, task, held_out)
@@ -114,28 +111,29 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
                 f"raise it to {state.step} or more"
             )
         observer.note(f"resumed after step {state.step}")
-    elif team.leads and (folder / "metrics.jsonl").is_file():
+    elif team.is_main and (folder / "metrics.jsonl").is_file():
         observer.warn(f"{folder} has no checkpoint yet: the run starts again from its first step")
     scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
-    examiner = scorer
+    eval_scorer = scorer
     if config.eval.task is not None:
-        examiner = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
-    wants_logprobs = objective.mismatch is not None
-    sampler = stack.enter_context(samplers.start(config.rollout, policy, folder / "vllm.log", logprobs=wants_logprobs))
-    writer, sinks = RunWriter(folder, keep_rows=config.log.records), []
-    if team.leads:
+        eval_scorer = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
+    writer = RunWriter(folder, keep_rows=config.log.records)
+    observers = [observer]
+    if team.is_main:
         writer.cut(state.step if saved is not None else -1)
         writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
-        sinks = [stack.enter_context(sink) for sink in loggers(config, folder)]
+        observers += loggers(config, folder, stack)
     return _Training(
-        config, team, policy, reference, objective, learner, sampler, task, held_out, scorer, examiner, writer, sinks,
-        observer, state, [Experience.from_json(values, policy.device) for values in state.waiting],
+        config, team, policy, reference, objective, learner, task, held_out, scorer, eval_scorer, writer,
+        Recorder(writer, config.log.bins), observers, state,
+        [Answers.from_json(values, policy.device) for values in state.waiting],
     )  # fmt: skip
 
 
 @dataclass
 class _Training:
-    """A run in progress. Every process has one and does all of its work; only the leader writes and calls observers."""
+    """A run in progress. Every process has one and does all of its work; only the main process writes and calls
+    observers."""
 
     config: TrainConfig
     team: Team
@@ -143,35 +141,31 @@ class _Training:
     reference: Policy | None
     objective: Objective
     learner: Learner
-    sampler: Sampler
     task: Task
     held_out: Task
     scorer: Scorer
-    examiner: Scorer  # scores held-out answers
+    eval_scorer: Scorer  # scores held-out answers
     writer: RunWriter
-    sinks: list[Logger]
-    observer: Observer
+    recorder: Recorder
+    observers: list[Observer]
     state: checkpoint.State
-    waiting: list[Experience]  # rollouts that are not trained on yet, with rollout.staleness
-    shadow: Shadow = field(default_factory=Shadow)
+    waiting: list[Answers]  # rollouts that are not trained on yet, with rollout.staleness
     asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
 
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
         config, state, clock = self.config, self.state, _Clock()
-        sampled = self._sample(self.policy, step)
+        sampled = self._sample(step)
         clock.lap("rollout")
         self.waiting.append(sampled)
         trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
-        updates = self._learn(trained, step)
+        updates = self.learner.learn(trained, step) if trained is not None else []
         clock.lap("update")
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
-        if self.team.leads:
-            metrics = summarise(
-                sampled, trained, updates, config, step=step, lr=self.learner.learning_rate(step), skipped=state.skipped
-            )
-            self._record(metrics, sampled, trained, updates)
-            self._announce(metrics, clock.timing(step, sum(sampled.lengths)))
+        if self.team.is_main:
+            self._record(sampled, trained, updates, clock)
+        if all(math.isnan(reward) for reward in sampled.rewards):
+            raise _nothing_scored(f"step {step}", sampled.failure_messages)
         if state.skipped > config.update.max_skipped:
             raise FloatingPointError(
                 f"{state.skipped} updates had no finite gradient, more than update.max_skipped = "
@@ -180,70 +174,68 @@ class _Training:
         last = step == config.steps
         if step % config.eval.every == 0 or last:
             self.evaluate(step)
-        stop = self.team.told(self.asked_to_stop())
-        if self.team.leads and (step % config.checkpoint.every == 0 or last or stop):
+        stop = self.team.broadcast(self.asked_to_stop())
+        if self.team.is_main and (step % config.checkpoint.every == 0 or last or stop):
             self._save()
         return stop
 
     def evaluate(self, step: int) -> None:
         settings = self.config.eval
-        found = evaluate(
-            self.policy, self.held_out, self.examiner, split=settings.split, prompts=settings.prompts,
+        evaluation = evaluate(
+            self.policy, self.held_out, self.eval_scorer, split=settings.split, prompts=settings.prompts,
             samples=settings.samples, max_new_tokens=self.config.rollout.max_new_tokens,
             temperature=settings.temperature, seed=self.config.seed, chat=self.config.model.chat, team=self.team,
         )  # fmt: skip
-        if not self.team.leads:
-            return
-        line = found.line(step)
-        self.writer.append(line)
-        self._warn({f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
-        self.observer.evaluation(line)
-        for sink in self.sinks:
-            sink.log(step, {"eval/accuracy": found.accuracy, "eval/reward": found.reward})
+        line = evaluation.line(step)
+        if self.team.is_main:
+            self.writer.append(line)
+            self._warn({f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
+            for observer in self.observers:
+                observer.evaluation(line)
+        if line.unscored == len(evaluation.answers):
+            raise _nothing_scored(f"the evaluation at step {step}", line.unscored_example)
 
-    def _sample(self, policy: Policy, step: int) -> Experience:
+    def _sample(self, step: int) -> Answers:
         """A rollout, with the log-probs that must be taken now: pi_old, if the policy will have moved on, and the
         reference's."""
         sampled, self.state.next_index = collect(
-            policy, self.sampler, self.task, self.scorer, self.config, step, self.state.next_index, self.team
+            self.policy, self.task, self.scorer, self.config, step, self.state.next_index, self.team
         )
-        temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
         if self.config.rollout.staleness:
-            sampled.old = OldLogProbs(shared_logprobs(self.team, policy, sampled.batch, temperature, budget))
+            self.learner.take_old(sampled, range(len(sampled)))
         if self.reference is not None:
-            sampled.reference = shared_logprobs(self.team, self.reference, sampled.batch, temperature, budget)
+            sampled.reference = self.learner.logprobs(self.reference, sampled)
         return sampled
 
-    def _learn(self, trained: Experience | None, step: int) -> list[Update]:
-        return self.learner.learn(trained, step) if trained is not None else []
-
-    def _record(self, metrics: Metrics, sampled: Experience, trained: Experience | None, updates: list[Update]) -> None:
-        self.writer.append(metrics)
-        self.writer.rows(metrics.step, rows_of(updates, trained, metrics.step))
-        for u in updates:
-            if u.direction is not None:
-                self.writer.append(u.direction.line(metrics.step, u.update))
-        for line in _samples(sampled, self.config.log.samples, metrics.step):
+    def _record(self, sampled: Answers, trained: Answers | None, updates: list[Update], clock: _Clock) -> None:
+        """Write the step and tell the observers."""
+        step = self.state.step
+        for update in updates:
+            self.recorder.add(update)
+        known = rollout_metrics(sampled) | {"lr": self.learner.learning_rate(step), "skipped": self.state.skipped}
+        if trained is not None and trained.old is not None and not all(update.skipped for update in updates):
+            known["entropy"] = trained.old.entropy()
+        metrics = self.recorder.close(step, **known)
+        for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)
-
-    def _announce(self, metrics: Metrics, timing: Timing) -> None:
         self._warn(metrics.warnings)
+        timing = clock.timing(step, sampled.tokens)
         self.writer.append(timing)
-        self.observer.step(metrics, timing)
-        for sink in self.sinks:
-            sink.log(metrics.step, metrics.model_dump() | timing.model_dump())
+        for observer in self.observers:
+            observer.step(metrics, timing)
 
     def _warn(self, warnings: dict[str, str]) -> None:
         """Each kind of warning once per run."""
         for kind, text in warnings.items():
             if kind not in self.state.warned:
                 self.state.warned = sorted([*self.state.warned, kind])
-                self.observer.warn(text)
+                for observer in self.observers:
+                    observer.warn(text)
 
     def _save(self) -> None:
         self.state.objective = self.objective.state_dict()
         self.state.norms = list(self.learner.norm_limit.norms)
-        self.state.waiting = [experience.to_json() for experience in self.waiting]
+        self.state.waiting = [answers.to_json() for answers in self.waiting]
         folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
         checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)
 
@@ -257,19 +249,44 @@ def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> 
     return policy
 
 
-def _samples(experience: Experience, count: int, step: int) -> Iterator[Sample]:
+def rollout_metrics(sampled: Answers) -> dict[str, Any]:
+    """What the answers of a rollout were like."""
+    rewards = np.array(sampled.rewards)
+    scored = rewards[~np.isnan(rewards)]
+    counts = advantages.count(torch.tensor(sampled.rewards, dtype=torch.float64), sampled.group)
+    return {
+        "reward": float(scored.mean()) if len(scored) else math.nan,
+        "accuracy_train": float((scored >= SOLVED).mean()) if len(scored) else math.nan,
+        "length": float(np.mean(sampled.lengths)),
+        "truncated": float(1 - np.mean(sampled.finished)),
+        "groups": counts.groups,
+        "groups_without_variance": counts.without_variance,
+        "groups_single": counts.single,
+        "unscored": counts.unscored,
+        "unscored_by_kind": sampled.failures,
+        "unscored_example": sampled.failure_messages,
+    }
+
+
+def _nothing_scored(when: str, messages: dict[str, str]) -> ValueError:
+    """A run whose reward scores nothing learns nothing."""
+    reason = next((f" ({kind}: {text})" if text else f" ({kind})" for kind, text in messages.items()), "")
+    return ValueError(f"no answer of {when} could be scored{reason}: mend the reward, then go on with --resume")
+
+
+def _samples(answers: Answers, count: int, step: int) -> Iterator[Sample]:
     """Answers spread over the groups of a step."""
-    n = len(experience.completions)
+    n = len(answers)
     for i in sorted({round(k * (n - 1) / max(1, count - 1)) for k in range(min(count, n))}):
-        example = experience.examples[experience.group[i]]
+        example = answers.examples[answers.group[i]]
         yield Sample(
             step=step,
             task=example["task"],
             prompt=example["prompt"],
-            completion=experience.texts[i],
-            reward=experience.rewards[i],
-            length=experience.lengths[i],
-            truncated=not experience.finished[i],
+            completion=answers.texts[i],
+            reward=answers.rewards[i],
+            length=len(answers.completions[i]),
+            truncated=not answers.finished[i],
         )
 
 

@@ -1,9 +1,14 @@
-"""Starts the processes of a run, watches them, and has what each of them executes (`main`).
+"""The processes of a run as one team: how they share the work, how they are started, and what each executes (`main`).
 
-The command's own process leads and starts the others, which connect to it over the loopback device. Under `torchrun`
-(RANK and WORLD_SIZE in the environment) all processes are there already, on one machine or several, and each takes its
-rank. A process ends with its leader, whose end closes its standard input; when another process ends, the leader says
-which and how, and stops.
+Every process holds the whole model, the whole rollout and the same optimiser. Each samples and scores its share of the
+prompts and differentiates its share of every minibatch; answers, log-ratios and gradients are exchanged, so that all
+take the same optimiser step. Only the main process, the first, writes, prints and saves. `Team` is one process, which
+has nothing to exchange; `ProcessTeam` is several, by torch.distributed.
+
+The command's own process is the main one and starts the others, which connect to it over the loopback device. Under
+`torchrun` (RANK and WORLD_SIZE in the environment) all processes are there already, on one machine or several, and each
+takes its rank. A process ends with the main one, whose end closes its standard input; when another process ends, the
+main process says which and how, and stops. torch is imported late: `ahead` starts the others before it.
 """
 
 from __future__ import annotations
@@ -19,29 +24,139 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fspo import runtime, settings
 from fspo.config import TrainConfig, names_in
 from fspo.text import visible
 
 if TYPE_CHECKING:
-    from fspo.training.team import Team
+    import torch
+
+T = TypeVar("T")
+_NOTHING = object()
 
 PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
-GRACE = 5.0  # seconds between the end of a process and the end of the run, however busy the leader is
+GRACE = 5.0  # seconds between the end of a process and the end of the run, however busy the main process is
 POLL = 0.05
 LAUNCH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fspo.training.processes import main; main()"
-LOST_LEADER = 75  # exit code of a process that ended only because another had
+LOST_MAIN = 75  # exit code of a process that ended only because another had
 
 
 class ProcessEndedError(ValueError):
     """A process of the run has ended before the run; the message says which and how."""
+
+
+class Team:
+    """One process."""
+
+    rank = 0
+    size = 1
+    neighbours = 1  # processes on this machine
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes, prints and saves."""
+        return self.rank == 0
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in their order."""
+        return [value]
+
+    def broadcast(self, value: T) -> T:
+        """The main process's value."""
+        return value
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Each number, summed over the processes."""
+        return list(values)
+
+    def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
+        """Replace each gradient by its sum over the processes. A weight that has none anywhere keeps none."""
+
+    def device(self, name: str) -> str:
+        """The device of this process, where the configuration names a kind of device."""
+        return name
+
+    def scatter(self, items: Sequence[T]) -> list[T]:
+        """The items of this process: every `size`-th, for work whose size is not known yet."""
+        return list(items[self.rank :: self.size])
+
+    def unscatter(self, own: list[T]) -> list[T]:
+        """The items of all processes, in the order that they had before `scatter`."""
+        rounds = zip_longest(*self.gather(own), fillvalue=_NOTHING)
+        return [item for item in chain.from_iterable(rounds) if item is not _NOTHING]  # type: ignore[misc]
+
+    def share(self, costs: Sequence[float]) -> range:
+        """The indices of this process in a list: neighbours, of about the same cost for each process."""
+        ends, total = list(accumulate(costs)), sum(costs)
+        owner = [int(self.size * (end - cost / 2) / total) for end, cost in zip(ends, costs, strict=True)]
+        return range(sum(k < self.rank for k in owner), sum(k <= self.rank for k in owner))
+
+
+class ProcessTeam(Team):
+    """Several processes, with torch.distributed set up; `lost` is called when another process has ended."""
+
+    def __init__(self, lost: Callable[[], NoReturn]) -> None:
+        import torch.distributed as dist
+
+        self._dist: Any = dist
+        self._lost = lost
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
+    def gather(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.size
+        with self._exchange():
+            self._dist.all_gather_object(values, value)
+        return values
+
+    def broadcast(self, value: T) -> T:
+        values = [value]
+        with self._exchange():
+            self._dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        import torch
+
+        numbers = torch.tensor(values, dtype=torch.float64)
+        with self._exchange():
+            self._dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
+        import torch
+
+        # One buffer: all gradients in float32 (or wider), then for each weight whether it has one.
+        kind = torch.promote_types(weights[0].dtype, torch.float32)
+        parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        has = torch.tensor([float(w.grad is not None) for w in weights], device=weights[0].device)
+        buffer = torch.cat([part.reshape(-1).to(kind) for part in [*parts, has]])
+        with self._exchange():
+            self._dist.all_reduce(buffer)
+        *sums, counts = buffer.split([*(w.numel() for w in weights), len(weights)])
+        for weight, total, count in zip(weights, sums, counts.tolist(), strict=True):
+            weight.grad = total.view_as(weight).to(weight.dtype) if count else None
+
+    def device(self, name: str) -> str:
+        return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if name == "cuda" else name
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError:  # torch.distributed's, where a connection is closed
+            self._lost()
+
+
+# --- how many ---------------------------------------------------------------------------------------------------------
 
 
 def chosen(config: TrainConfig) -> int:
@@ -62,41 +177,41 @@ def chosen(config: TrainConfig) -> int:
 
 
 def _alone(config: TrainConfig) -> str | None:
-    """Why a run can have only the process of the command, and what to set; None where it can have others."""
+    """The reason why several processes are unsupported and what to set, or None."""
     if ":" in config.model.device:
         return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or processes=1"
     here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
     return f"while {here[0]!r} is not in a module of its own: set processes=1" if here else None
 
 
-def leads() -> bool:
-    """Whether this process leads its run, before there is a team."""
+def is_main() -> bool:
+    """Whether this is the main process of its run, before there is a team."""
     return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
 
 
-# --- the leader -----------------------------------------------------------------------------------------------------
+# --- the main process -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Other:
-    """Another process, started by the leader."""
+    """Another process, started by the main one."""
 
     process: subprocess.Popen[bytes]
-    said: IO[bytes]  # what it has printed
+    output: IO[bytes]  # what it has printed
 
     @classmethod
     def launched(cls) -> _Other:
         """A process that imports what training needs, then waits for its work."""
-        said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
+        output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
         command = [sys.executable, "-c", LAUNCH, json.dumps(sys.path)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT)
-        return cls(process, said)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        return cls(process, output)
 
     def send(self, work: Any) -> None:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended, which is noticed when it is waited for
             self.process.stdin.write(pickle.dumps(work))
-            self.process.stdin.flush()  # and left open: its end is the end of the leader
+            self.process.stdin.flush()  # and left open: it is closed when the main process ends
 
     def stop(self, *, at_once: bool) -> None:
         if at_once:
@@ -109,7 +224,7 @@ class _Other:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.said.close()
+        self.output.close()
 
 
 _waiting: list[_Other] = []  # launched ahead of their run
@@ -124,8 +239,6 @@ def ahead(config: TrainConfig) -> None:
 @contextmanager
 def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     """The team of a run, of `config.processes` processes."""
-    from fspo.training.team import ProcessTeam, Team
-
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _connect(config.model.device, init_method="env://")
         yield ProcessTeam(_lost_under_torchrun)
@@ -141,7 +254,7 @@ def _lost_under_torchrun() -> NoReturn:
 
 
 class _Started:
-    """The processes that the leader has started."""
+    """The processes that the main one has started."""
 
     def __init__(self, config: TrainConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -150,8 +263,6 @@ class _Started:
 
     def __enter__(self) -> Team:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-        from fspo.training.team import ProcessTeam
 
         _use_loopback()
         size = self.config.processes
@@ -194,17 +305,17 @@ class _Started:
         """Which process has ended, and how; None while all of them run, or only follow one that has ended."""
         for rank, other in enumerate(self.others, start=1):
             code = other.process.poll()
-            if code in (None, 0, LOST_LEADER):  # 0: all its work is done, and the leader's is not
+            if code in (None, 0, LOST_MAIN):  # 0: all its work is done, and the main one's is not
                 continue
-            other.said.seek(0)
-            last = other.said.read().decode(errors="replace").strip().splitlines()[-1:]
+            other.output.seek(0)
+            last = other.output.read().decode(errors="replace").strip().splitlines()[-1:]
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             text = f" ({last[0]})" if last and code > 0 else ""
             return f"process {rank} of 0 to {len(self.others)} {how}{text}; --resume goes on from the last checkpoint"
         return None
 
     def _watch(self) -> None:
-        """End the run within seconds of a process that has ended, also where the leader waits for it in an exchange."""
+        """End the run within seconds of a process that has ended, also where the main one waits for it."""
         while not self.over.wait(4 * POLL):
             if any(other.process.poll() for other in self.others):
                 if self.over.wait(2 * GRACE):
@@ -237,39 +348,38 @@ def _connect(device: str, **options: Any) -> None:
 
 def _follow() -> int:
     """One of the other processes: its exit code."""
-    for number in runtime.SIGNALS:  # the leader decides when to stop
+    for number in runtime.SIGNALS:  # the main process decides when to stop
         signal.signal(number, lambda *_: None)
     import torch.distributed as dist
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    from fspo.runs import NullObserver
+    from fspo.runs import Observer
     from fspo.training.loop import run
     from fspo.training.stopping import RunInterruptedError
-    from fspo.training.team import ProcessTeam
 
     runtime.quiet()
     source = sys.stdin.buffer
     try:
         registered, config, folder, port, rank, size = pickle.load(source)
-    except EOFError:  # the leader ended before there was work
-        return LOST_LEADER
+    except EOFError:  # the main process ended before there was work
+        return LOST_MAIN
     settings.register_all(registered)
-    threading.Thread(target=_end_with_leader, args=(source,), daemon=True).start()
+    threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
     _connect(config.model.device, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
-        run(config, folder, ProcessTeam(_end_with_another), NullObserver())
+        run(config, folder, ProcessTeam(_end_with_another), Observer())
     dist.destroy_process_group()
     return 0
 
 
 def _end_with_another() -> NoReturn:
-    os._exit(LOST_LEADER)
+    os._exit(LOST_MAIN)
 
 
-def _end_with_leader(source: IO[bytes]) -> None:
-    source.read()  # returns when the leader has ended, however it did
+def _end_with_main(source: IO[bytes]) -> None:
+    source.read()  # returns when the main process has ended, however it did
     _end_with_another()
 
 
@@ -278,7 +388,7 @@ def main() -> NoReturn:
     try:
         code = _follow()
     except Exception:
-        traceback.print_exc()  # its last line is the error, which the leader shows
+        traceback.print_exc()  # its last line is the error, which the main process shows
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a scoring process that hangs must not keep this one

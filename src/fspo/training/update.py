@@ -1,18 +1,26 @@
-"""The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals."""
+"""The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals.
+
+Each optimiser step is limited in its norm (`NormLimit`) and moves float32 weights (`MasterWeights`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fspo import ratios
-from fspo.config import TrainConfig
-from fspo.model.completions import Completions, split
+from fspo.config import TrainConfig, UpdateConfig
+from fspo.model.answers import Answers, OldLogProbs, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
@@ -20,29 +28,17 @@ from fspo.objectives.batch import masked
 from fspo.objectives.objective import Output
 from fspo.objectives.primitives import low_variance_kl
 from fspo.ratios import Floats
-from fspo.training.direction import Direction, measure_direction
-from fspo.training.experience import Experience, group_order
-from fspo.training.gradient_norm import NormLimit
-from fspo.training.master_weights import MasterWeights
-from fspo.training.old_logprobs import OldLogProbs, logprob_table, policy_logprobs, shared_logprobs
-from fspo.training.step_metrics import update_statistics
-from fspo.training.team import Team
+from fspo.runs import Cosine
+from fspo.runs.recorder import Update
+from fspo.training.collect import combined_seed
+from fspo.training.direction import measure_direction
+from fspo.training.processes import Team
 
+WINDOW = 64
+"""Updates that the median of gradient norms is taken over."""
 
-@dataclass
-class Update:
-    """One optimiser step: its responses, what happened to each, and its metrics."""
-
-    update: int
-    staleness: int
-    members: list[int]  # its responses
-    computed: list[int]  # those of them that had a forward pass: the others have no gradient
-    log_ratio: Tensor  # of the computed ones
-    accepted: Tensor
-    metrics: dict[str, float]
-    off_policy: bool  # whether the policy had moved since the responses were sampled
-    skipped: bool
-    direction: Direction | None = None  # where it was asked for and there is one
+LOW = (torch.bfloat16, torch.float16)
+MASTER_FILE = "master.safetensors"  # in a checkpoint
 
 
 class Learner:
@@ -59,26 +55,27 @@ class Learner:
             self.master.weights, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
         )
 
-    def learn(self, experience: Experience, step: int) -> list[Update]:
+    def learn(self, answers: Answers, step: int) -> list[Update]:
         """All epochs and minibatches of a step."""
         settings = self.config.update
         lr = self.learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        members = experience.members
+        members = answers.members
         updates: list[Update] = []
         every = self.config.log.cosine
         behind = self.config.rollout.staleness * settings.epochs * settings.minibatches
         for epoch in range(settings.epochs):
-            deal = group_order(len(experience.prompts), settings.minibatches, (self.config.seed, step, epoch))
-            if experience.old is None:
-                later = [i for part in deal[1:] for g in part for i in members[g]]
-                self._take_old(experience, self._needed(experience, later))
-            for part in deal:
-                rows = [i for g in part for i in members[g]]
-                last = epoch == settings.epochs - 1 and part is deal[-1]
-                compare = last and bool(every) and step % every == 0
-                updates.append(self._update(experience, rows, len(updates), behind + len(updates), compare))
+            minibatches = group_order(len(answers.prompts), settings.minibatches, (self.config.seed, step, epoch))
+            if answers.old is None:
+                # Those of the first minibatch come for free from the forward that trains it.
+                later = [i for groups in minibatches[1:] for g in groups for i in members[g]]
+                self.take_old(answers, self._needed(answers, later))
+            for groups in minibatches:
+                rows = [i for g in groups for i in members[g]]
+                last = epoch == settings.epochs - 1 and groups is minibatches[-1]
+                compare = step if last and every and step % every == 0 else None
+                updates.append(self._update(answers, rows, len(updates), behind + len(updates), compare))
         return updates
 
     def learning_rate(self, step: int) -> float:
@@ -93,38 +90,49 @@ class Learner:
             return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
         return settings.lr
 
-    def _needed(self, experience: Experience, rows: list[int]) -> list[int]:
-        """Those of these rows that are computed: all, or where the others change nothing, those with a gradient."""
+    def take_old(self, answers: Answers, rows: Sequence[int]) -> None:
+        """Compute the old log-probs of these rows, before the policy moves; the others are not known yet."""
+        answers.old = OldLogProbs.unknown(answers, self.policy.device)
+        if rows:
+            answers.old.fill(rows, self.logprobs(self.policy, answers.select(rows)))
+
+    def logprobs(self, policy: Policy, answers: Answers) -> Tensor:
+        """(N, T) log-probs under a policy, each process of the team computing its share."""
+        own = self.team.share(answers.lengths)
+        temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
+        mine = policy_logprobs(policy, answers.select(own), temperature, budget) if own else None
+        if self.team.size == 1 and mine is not None:
+            return mine
+        parts = [part for part in self.team.gather(None if mine is None else mine.cpu()) if part is not None]
+        width = max(answers.lengths)
+        padded = [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts]
+        return torch.cat(padded).to(policy.device)
+
+    def _needed(self, answers: Answers, rows: list[int]) -> list[int]:
+        """Rows to run forward: all, or only rows with nonzero advantage."""
         if self.config.update.all_rows or self.objective.needs_all_rows:
             return rows
-        return [i for i in rows if ratios.has_gradient(experience.advantages[i])]
+        return [i for i in rows if ratios.has_gradient(answers.advantages[i])]
 
-    def _take_old(self, experience: Experience, rows: list[int]) -> None:
-        """Old log-probs of these rows before the policy moves; those of the first minibatch come for free from the
-        forward that trains it."""
-        experience.old = OldLogProbs.unknown(experience.batch, self.policy.device)
-        if rows:
-            temperature, budget = self.config.rollout.temperature, self.config.update.token_budget
-            found = shared_logprobs(self.team, self.policy, experience.batch.select(rows), temperature, budget)
-            experience.old.fill(rows, found)
-
-    def _update(self, experience: Experience, rows: list[int], update: int, staleness: int, compare: bool) -> Update:
-        """One optimiser step, the same in every process; `compare` also measures the direction of its first
-        micro-batch."""
-        assert experience.old is not None
-        computed = self._needed(experience, rows)
-        lengths = np.array(experience.lengths, dtype=np.float64)
+    def _update(self, answers: Answers, rows: list[int], update: int, staleness: int, compare: int | None) -> Update:
+        """One optimiser step, the same in every process; `compare` is the step whose last update also measures the
+        direction of its first micro-batch."""
+        assert answers.old is not None
+        computed = self._needed(answers, rows)
+        lengths = np.array(answers.lengths, dtype=np.float64)
         own = [computed[i] for i in self.team.share(lengths[computed].tolist())]
-        fresh = not experience.old.any_known(computed)
+        share_old = self.team.size > 1 and not answers.old.any_known(computed)
         self.optimizer.zero_grad(set_to_none=True)
-        mine = self._differentiate(
-            experience, own, rows, len(computed), lengths, staleness, compare and self.team.leads
-        )
-        if fresh and self.team.size > 1:
-            mine.old = experience.old.at(own).cpu()
+        place = (compare, update) if compare is not None and self.team.is_main else None
+        mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, place)
+        if share_old:
+            mine.old = answers.old.at(own).cpu(), answers.old.known[own].cpu()
         parts = self.team.gather(mine)
-        if fresh and self.team.size > 1:
-            experience.old.fill(computed, torch.cat([part.old for part in parts if part.old is not None]))
+        if share_old:
+            values, known = (torch.cat(each) for each in zip(*(part.old for part in parts if part.old), strict=True))
+            answers.old.fill(
+                [i for i, is_known in zip(computed, known.tolist(), strict=True) if is_known], values[known]
+            )
         log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
         loss = sum(part.loss for part in parts)
         healthy = all(part.healthy for part in parts)
@@ -142,60 +150,56 @@ class Learner:
         metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(shortened)}
         if computed:
             metrics["kl"] = sum(part.kl for part in parts) / float(lengths[computed].sum())
-        advantages = np.array(experience.advantages)[computed]
-        found = update_statistics(log_ratio.numpy(), lengths[computed], accepted.numpy(), advantages)
-        off_policy = bool(found.pop("off_policy"))
-        return Update(
-            update, staleness, rows, computed, log_ratio, accepted, metrics | found, off_policy, not healthy,
-            mine.direction,
-        )  # fmt: skip
+        columns = _columns(answers, rows, dict(zip(computed, log_ratio.tolist(), strict=True)),
+                           dict(zip(computed, accepted.tolist(), strict=True)))  # fmt: skip
+        return Update(update, staleness, columns, metrics, skipped=not healthy, cosine=mine.cosine, members=rows)
 
     def _differentiate(
-        self, experience: Experience, own: list[int], rows: list[int], computed: int, lengths: Floats, staleness: int,
-        compare: bool,
+        self, answers: Answers, own: list[int], rows: list[int], computed: int, lengths: Floats, staleness: int,
+        compare: tuple[int, int] | None,
     ) -> _Part:  # fmt: skip
         """Add up the gradients of this process's rows `own`, micro-batch by micro-batch; `rows` are the minibatch's,
-        of which all processes together compute `computed`."""
-        part, old_logprobs = _Part(len(own)), experience.old
+        of which all processes together compute `computed`. `compare` is the step and update to measure."""
+        part, old_logprobs = _Part(len(own)), answers.old
         assert old_logprobs is not None
-        advantages = torch.tensor(experience.advantages, dtype=torch.float64)[own]
-        micro = split(experience.batch.select(own), self.config.update.token_budget) if own else []
+        advantages = torch.tensor(answers.advantages, dtype=torch.float64)[own]
+        micro = split(answers.select(own), self.config.update.token_budget) if own else []
         totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0), None
         if self.objective.estimates and old_logprobs.any_known(rows):
-            totals, out = self._estimated(experience, own, micro)
+            totals, out = self._estimated(answers, own, micro)
         if math.isnan(totals.log_ratio):
             part.healthy = False
             return part
-        for k, (batch, places) in enumerate(micro):
+        for k, (batch, indices) in enumerate(micro):
             out = self._forward(batch) if k or out is None else out
-            chosen = [own[i] for i in places.tolist()]
-            old = old_logprobs.take(chosen, out)
+            chosen = [own[i] for i in indices.tolist()]
+            old = old_logprobs.take(chosen, out.logprobs)
             if not torch.isfinite(out.logprobs.detach().sum()):
                 part.healthy = False
                 break
             width = out.mask.shape[1]
             options: dict[str, Any] = {"entropy": out.entropy}
-            if experience.reference is not None:
-                options["ref_logprobs"] = experience.reference[chosen, :width]
-            if self.objective.mismatch is not None and experience.sampler_logprobs is not None:
-                sampled = [experience.sampler_logprobs[i] for i in chosen]
-                options["sampler_logprobs"] = logprob_table(sampled, width, out.logprobs.detach())
-            inputs = (out.logprobs, old, advantages[places].to(out.logprobs), out.mask)
-            if compare and k == 0:
+            if answers.reference is not None:
+                options["ref_logprobs"] = answers.reference[chosen, :width]
+            if self.objective.mismatch is not None and answers.sampler_logprobs:
+                options["sampler_logprobs"] = _padded([answers.sampler_logprobs[i] for i in chosen], out.logprobs)
+            inputs = (out.logprobs, old, advantages[indices].to(out.logprobs), out.mask)
+            if compare is not None and k == 0:
                 bins = self.config.log.bins
-                part.direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
+                direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
+                part.cosine = None if direction is None else direction.line(*compare)
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
             self.master.accumulate()
-            part.add(result, places, len(places) / computed, float(_kl(out, old)))
+            part.add(result, indices, len(indices) / computed, float(_kl(out, old)))
         return part
 
-    def _forward(self, part: Completions) -> LogProbs:
+    def _forward(self, batch: Answers) -> LogProbs:
         with_entropy = self.objective.entropy_coef > 0
-        return logprobs(self.policy, part, self.config.rollout.temperature, with_entropy=with_entropy)
+        return logprobs(self.policy, batch, self.config.rollout.temperature, with_entropy=with_entropy)
 
     def _estimated(
-        self, experience: Experience, own: list[int], micro: list[tuple[Completions, Tensor]]
+        self, answers: Answers, own: list[int], micro: list[tuple[Answers, Tensor]]
     ) -> tuple[Totals, LogProbs | None]:
         """Sums over the minibatch for an objective that estimates its band from the data, which it needs before the
         first micro-batch is differentiated. Where this process has one, they come from its forward, which is returned
@@ -204,43 +208,190 @@ class Learner:
         if len(micro) == 1:
             out = self._forward(micro[0][0])
             own = [own[i] for i in micro[0][1].tolist()]
-            now = torch.where(out.mask, out.logprobs.detach(), math.nan)
+            now = out.logprobs.detach()
         elif micro:
             budget = self.config.update.token_budget
-            now = policy_logprobs(self.policy, experience.batch.select(own), self.config.rollout.temperature, budget)
+            now = policy_logprobs(self.policy, answers.select(own), self.config.rollout.temperature, budget)
         if now is not None:
-            assert experience.old is not None
-            old = experience.old.at(own, now.shape[1])
-            mask = ~torch.isnan(old)
+            assert answers.old is not None
+            old, mask = answers.old.at(own, now.shape[1]), answers.old.mask(own, now.shape[1])
             finite = torch.isfinite(now[mask]).all()
             sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
         return Totals.from_vector(self.team.total(sums)), out
 
 
+def group_order(groups: int, parts: int, seed: Sequence[int]) -> list[list[int]]:
+    """Whole groups divided into `parts` minibatches at random; the same seed gives the same order."""
+    generator = torch.Generator().manual_seed(combined_seed(*seed))
+    order = torch.randperm(groups, generator=generator)
+    return [part.tolist() for part in torch.tensor_split(order, min(parts, groups))]
+
+
+@torch.no_grad()
+def policy_logprobs(policy: Policy, answers: Answers, temperature: float, token_budget: int) -> Tensor:
+    """(N, T) log-probs of answers under a policy, micro-batch by micro-batch; 0 where there is no token."""
+    result: Tensor | None = None
+    for part, indices in split(answers, token_budget):
+        values = logprobs(policy, part, temperature).logprobs
+        if result is None:
+            result = values.new_zeros(len(answers), max(answers.lengths))
+        result[indices.to(result.device), : values.shape[1]] = values
+    assert result is not None
+    return result
+
+
 @dataclass
 class _Part:
-    """What one process found at its rows of a minibatch."""
+    """The results of one process for its rows of a minibatch."""
 
     rows: int
     healthy: bool = True
     loss: float = 0.0
     kl: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    direction: Direction | None = None
-    old: Tensor | None = None  # log-probs of its rows, where they were not known before
+    cosine: Cosine | None = None
+    old: tuple[Tensor, Tensor] | None = None  # log-probs of its rows and which are known, to tell the other processes
 
     def __post_init__(self) -> None:
         self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
 
-    def add(self, result: Output, places: Tensor, share: float, kl: float) -> None:
+    def add(self, result: Output, indices: Tensor, share: float, kl: float) -> None:
         """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
-        self.log_ratio[places], self.accepted[places] = result.log_ratio.double().cpu(), result.accepted.double().cpu()
+        self.log_ratio[indices] = result.log_ratio.double().cpu()
+        self.accepted[indices] = result.accepted.double().cpu()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value
         self.loss += float(result.loss.detach())
         self.kl += kl
 
 
+def _columns(
+    answers: Answers, rows: list[int], log_ratio: dict[int, float], accepted: dict[int, float]
+) -> dict[str, list[Any]]:
+    """One row per response of a minibatch, by column, see `fspo.runs.rows`."""
+    lengths, examples = answers.lengths, [answers.examples[answers.group[i]] for i in rows]
+    return {
+        **{name: [e[name] for e in examples] for name in ("index", "task", "difficulty", "attributes")},
+        "length": [lengths[i] for i in rows],
+        "truncated": [not answers.finished[i] for i in rows],
+        "reward": [answers.rewards[i] for i in rows],
+        "advantage": [answers.advantages[i] for i in rows],
+        "log_ratio": [log_ratio.get(i) for i in rows],
+        "accepted": [accepted.get(i) for i in rows],
+    }
+
+
 def _kl(out: LogProbs, old: Tensor) -> Tensor:
     """Sum over tokens of the low-variance estimate of KL(old || new)."""
     return low_variance_kl(masked(out.logprobs.detach() - old, out.mask)).sum()
+
+
+def _padded(rows: list[list[float]], like: Tensor) -> Tensor:
+    """(N, T) of rows of different lengths, 0 where there is no token."""
+    table = torch.zeros_like(like)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = torch.tensor(row)
+    return table
+
+
+class NormLimit:
+    """The limit on the norm of a gradient: a fixed number, a multiple of what is usual for the run, or both.
+
+    The norm of a sum over tokens grows with the length of the answers, that of a mean does not: a fixed limit acts on
+    every update of one objective and on none of another. A multiple of the median norm acts on the same share of
+    updates whatever the objective's scale.
+    """
+
+    def __init__(self, settings: UpdateConfig) -> None:
+        self.fixed, self.ratio = settings.clip_norm, settings.clip_ratio
+        self.norms: deque[float] = deque(maxlen=WINDOW)
+
+    @property
+    def largest(self) -> float:
+        """The largest norm that the next update may have."""
+        fixed = math.inf if self.fixed is None else self.fixed
+        usual = math.inf if self.ratio is None or not self.norms else self.ratio * median(self.norms)
+        return min(fixed, usual)
+
+    def apply(self, weights: Sequence[Tensor]) -> tuple[float, bool]:
+        """Shorten the gradient of `weights` to the limit; returns its norm before, and whether it was above.
+
+        A norm of zero, of a batch without a gradient, and one that is not finite say nothing about what is usual.
+        """
+        largest = self.largest
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        if largest < norm < math.inf:
+            torch._foreach_mul_(gradients, largest / norm)
+        if math.isfinite(norm) and norm > 0:
+            self.norms.append(norm)
+        return norm, norm > largest
+
+
+class MasterWeights:
+    """The weights that the optimiser moves, one per trainable parameter of the model, in float32.
+
+    A bfloat16 weight has 8 bits of mantissa: an update smaller than 0.4 % of the weight is rounded away, which at the
+    learning rates of reinforcement learning is nearly every update. The optimiser therefore moves float32 copies, in
+    which gradients of micro-batches are added up too, and the model's weights are those copies, rounded. A float32
+    model is its own master.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._model = list(parameters)
+        self.separate = any(p.dtype in LOW for p in parameters)
+        self.weights: list[torch.nn.Parameter] = (
+            [torch.nn.Parameter(p.detach().float().clone()) for p in parameters] if self.separate else self._model
+        )
+
+    @torch.no_grad()
+    def accumulate(self) -> None:
+        """Move the model's gradients of a micro-batch to the master weights, added to those already there."""
+        if not self.separate:
+            return
+        for master, p in zip(self.weights, self._model, strict=True):
+            if p.grad is not None:
+                gradient = p.grad.to(master.dtype)
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                p.grad = None
+
+    def no_gradient(self) -> None:
+        """The gradient of an update to which no response contributes: zero, and not none."""
+        for master in self.weights:
+            master.grad = torch.zeros_like(master)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the master weights into the model."""
+        if self.separate:
+            for master, p in zip(self.weights, self._model, strict=True):
+                p.copy_(master)
+
+    def save(self, folder: Path) -> None:
+        """Into a checkpoint; nothing where the model is its own master."""
+        if self.separate:
+            save_file({str(i): w.detach().contiguous() for i, w in enumerate(self.weights)}, folder / MASTER_FILE)
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """From a checkpoint, also into the model."""
+        if self.separate:
+            saved: dict[str, Tensor] = load_file(folder / MASTER_FILE)
+            for i, master in enumerate(self.weights):
+                master.copy_(saved[str(i)])
+            self.publish()
+
+
+@torch.no_grad()
+def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
+    """The share of weights that an update of size `lr`, as Adam makes it, would leave as they are, by rounding.
+
+    Estimated from some weights of each parameter; weights of full precision are not counted as such.
+    """
+    lost = seen = 0
+    for p in parameters:
+        weights = p.detach().flatten()[:: max(1, p.numel() // 4096)].abs().float()
+        half_a_unit = torch.finfo(p.dtype).eps / 4  # of a weight, at least, between one number and the next
+        lost += int((weights * half_a_unit > lr).sum()) if p.dtype in LOW else 0
+        seen += weights.numel()
+    return lost / max(1, seen)

@@ -18,7 +18,7 @@ import torch
 
 from fspo.config import TrainConfig, WarmupConfig
 from fspo.files import json_text, replace_file
-from fspo.model.completions import Completions
+from fspo.model.answers import Answers
 from fspo.model.forward import logprobs
 from fspo.model.loading import Policy, load, save, set_threads
 from fspo.rollout.prompts import encode, encode_solution
@@ -26,7 +26,7 @@ from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.tasks.task import Example
 from fspo.training.evaluate import evaluate
-from fspo.training.team import Team
+from fspo.training.processes import Team
 
 FIRST_SOLUTION = 10_000_000  # index of the first worked solution, so that the run's own prompts are new to the model
 VERSION = 4  # of this procedure and of the `tiny:` models: raise it when either gives other weights
@@ -57,7 +57,7 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
         "processes": team.size,
     }
     folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
-    if not team.told((folder / "warmup.json").is_file()):
+    if not team.broadcast((folder / "warmup.json").is_file()):
         device = team.device(config.model.device)
         policy = load(config.model.path, dtype=config.model.dtype, device=device, seed=config.seed)
         set_threads(policy, config.model.threads, team.neighbours)
@@ -65,9 +65,9 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
             history = fit(
                 policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress, team
             )
-        if team.leads:
+        if team.is_main:
             _keep(policy, folder, json_text({"settings": settings, "history": history}, indent=1))
-    return team.told(str(folder))
+    return team.broadcast(str(folder))
 
 
 def _keep(policy: Policy, folder: Path, made: str) -> None:
@@ -100,7 +100,7 @@ def fit(
             group["lr"] = config.lr * min(1.0, (step + 1) / rise)
         examples = _solutions(task, step, config.batch)
         prompts, solutions = encode(policy, examples), [encode_solution(policy, e) for e in examples]
-        batch = Completions(prompts, solutions, range(len(examples)))
+        batch = Answers(prompts, solutions, range(len(examples)))
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
         if own := team.share([len(p) + len(s) for p, s in zip(prompts, solutions, strict=True)]):
@@ -111,14 +111,14 @@ def fit(
         torch.nn.utils.clip_grad_norm_(policy.trainable(), 1.0)
         optimizer.step()
         if (step + 1) % config.check_every == 0 or step + 1 == config.max_steps:
-            found = evaluate(
+            solved = evaluate(
                 policy, task, scorer, split="validation", prompts=config.prompts, max_new_tokens=max_new_tokens,
                 temperature=1.0, seed=seed, team=team,
-            )  # fmt: skip
-            history.append({"step": step + 1, "loss": sum(team.total([loss])), "solved": found.accuracy})
+            ).accuracy  # fmt: skip
+            history.append({"step": step + 1, "loss": sum(team.total([loss])), "solved": solved})
             if progress is not None:
-                progress(step + 1, config.max_steps, found.accuracy)
-            if found.accuracy >= config.solved:
+                progress(step + 1, config.max_steps, solved)
+            if solved >= config.solved:
                 break
     return history
 

@@ -30,7 +30,7 @@ from fspo.engines.translate import (
     write_job,
 )
 from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
-from fspo.runs import NullObserver, Observer, RunWriter, Sample, Timing, claimed
+from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
 from fspo.training.stopping import RunInterruptedError, interrupts
@@ -113,7 +113,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         raise ValueError(f"--engine trl needs TRL ({error}): pip install 'fspo[trl]'") from None
     from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
-    observer = observer or NullObserver()
+    observer = observer or Observer()
     args = FSPOConfig(**arguments(config, folder))
     main = args.process_index == 0
     with ExitStack() as stack:

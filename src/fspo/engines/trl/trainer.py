@@ -29,7 +29,7 @@ from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import Evaluated, UpdateState
 from fspo.training.evaluate import Answer, summarise
-from fspo.training.master_weights import rounded_away
+from fspo.training.update import rounded_away
 
 _RANGE = "give the clip range in objective_args"
 REPLACED = {  # settings of TRL's own losses that no objective reads, and what to use instead

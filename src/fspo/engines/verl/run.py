@@ -28,7 +28,7 @@ from fspo.engines.checkup import require_verl, verl_environment
 from fspo.engines.translate import BAND, RULE, is_chat, start
 from fspo.engines.verl.job import command, dry_run, mismatch, overrides, write_prompts
 from fspo.files import BadLine, json_lines
-from fspo.runs import Evaluated, Metrics, NullObserver, Observer, RunWriter, Timing, claimed, read_lines
+from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.runtime import SIGNALS
 from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError
@@ -40,7 +40,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     """Run `config` on verl and merge verl's log into the run folder; with `resume`, go on from its last checkpoint."""
     from transformers import AutoTokenizer
 
-    folder, observer = folder.absolute(), observer or NullObserver()
+    folder, observer = folder.absolute(), observer or Observer()
     overrides(config, folder)  # refuses before anything is written
     require_verl(config)
     with claimed(folder, resume=resume):

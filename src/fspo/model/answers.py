@@ -1,0 +1,212 @@
+"""The answers of a rollout, the one type from sampling to the optimiser step, and their split into micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PER_PROMPT = ("prompts", "examples")
+PER_ANSWER = ("completions", "finished", "texts", "rewards", "advantages", "sampler_logprobs")
+
+
+@dataclass
+class Answers:
+    """Answers to prompts, as token ids without padding; `prompts[group[i]]` is the prompt of `completions[i]`.
+
+    The first three fields are all that a forward pass needs. Sampling adds `finished`, scoring `texts`, `rewards`,
+    `examples` and failures, then come the advantages and the log-probs that updates need. A finished answer ends with
+    its end-of-sequence token, which is trained like any other; a truncated one has none.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    completions: Sequence[Sequence[int]]
+    group: Sequence[int]
+    finished: list[bool] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)  # NaN where an answer could not be scored
+    examples: list[dict[str, Any]] = field(default_factory=list)  # of each prompt: index, task, prompt, difficulty, ...
+    failures: dict[str, int] = field(default_factory=dict)  # answers that could not be scored, by kind
+    failure_messages: dict[str, str] = field(default_factory=dict)  # the first message of each kind
+    advantages: list[float] = field(default_factory=list)
+    sampler_logprobs: list[list[float]] = field(default_factory=list)  # of a sampler that differs from the trainer
+    reference: Tensor | None = None  # (N, T) log-probs under the reference policy, 0 where there is no token
+    old: OldLogProbs | None = None  # under the policy that sampled; None until the first update
+
+    def __post_init__(self) -> None:
+        if len(self.completions) != len(self.group):
+            raise ValueError(
+                f"there are {len(self.completions)} completions but {len(self.group)} group indices; "
+                "give one per completion"
+            )
+        if not self.completions:
+            raise ValueError("the batch has no completions; give at least one")
+        for i, (completion, g) in enumerate(zip(self.completions, self.group, strict=True)):
+            if not 0 <= g < len(self.prompts):
+                raise ValueError(f"completion {i} belongs to prompt {g}, but there are {len(self.prompts)} prompts")
+            if not len(completion):
+                raise ValueError(f"completion {i} is empty; leave it out of the batch")
+            if not len(self.prompts[g]):
+                raise ValueError(f"prompt {g} is empty; start it with a bos token")
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(c) for c in self.completions]
+
+    @property
+    def tokens(self) -> int:
+        """The number of completion tokens, which are the trained ones."""
+        return sum(self.lengths)
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The indices of the answers to each prompt."""
+        members: list[list[int]] = [[] for _ in self.prompts]
+        for i, g in enumerate(self.group):
+            members[g].append(i)
+        return members
+
+    @property
+    def rewards_vary(self) -> bool:
+        """Whether the rewards differ; only then do the answers to a prompt have a gradient."""
+        return len({reward for reward in self.rewards if not math.isnan(reward)}) > 1
+
+    def select(self, indices: Sequence[int]) -> Answers:
+        """The tokens of these answers, in this order, with only the prompts they use: a batch for a forward pass."""
+        used = list(dict.fromkeys(self.group[i] for i in indices))
+        position = {g: j for j, g in enumerate(used)}
+        return Answers(
+            [self.prompts[g] for g in used],
+            [self.completions[i] for i in indices],
+            [position[self.group[i]] for i in indices],
+        )
+
+    @classmethod
+    def join(cls, parts: Iterable[Answers]) -> Answers:
+        """The sampled and scored answers of several parts, in their order."""
+        parts = list(parts)
+        first = [sum(len(part.prompts) for part in parts[:k]) for k in range(len(parts))]
+        messages: dict[str, str] = {}
+        for part in parts:
+            messages = part.failure_messages | messages
+        return cls(
+            group=[start + g for start, part in zip(first, parts, strict=True) for g in part.group],
+            failures=dict(sum((Counter(part.failures) for part in parts), Counter())),
+            failure_messages=messages,
+            **{name: [x for part in parts for x in getattr(part, name)] for name in (*PER_PROMPT, *PER_ANSWER)},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, for a checkpoint. A float32 survives the way through JSON unchanged."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["rewards"] = [None if math.isnan(r) else r for r in self.rewards]
+        values["reference"] = None if self.reference is None else self.reference.tolist()
+        values["old"] = None if self.old is None else [self.old.values.tolist(), self.old.known.tolist()]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], device: torch.device) -> Answers:
+        values = dict(values)
+        values["rewards"] = [math.nan if r is None else r for r in values["rewards"]]
+        answers = cls(**values | {"reference": None, "old": None})
+        if values["reference"] is not None:
+            answers.reference = torch.tensor(values["reference"], dtype=torch.float32, device=device)
+        if values["old"] is not None:
+            logprobs, known = values["old"]
+            logprobs = torch.tensor(logprobs, dtype=torch.float32, device=device)
+            answers.old = OldLogProbs(logprobs, answers.lengths, torch.tensor(known, device=device))
+        return answers
+
+
+class OldLogProbs:
+    """(N, T) log-probs of the answers under the policy that sampled them, pi_old in the ratio pi / pi_old.
+
+    They come from the forward that trains, not from the sampler: a KV cache or another engine differs by rounding of
+    about 1e-3, which is more than the whole range of a length-normalised objective. The rows of the first minibatch
+    are known only after the forward that trains it, which is their old policy too: `known` says which rows are.
+    """
+
+    def __init__(self, values: Tensor, lengths: Sequence[int], known: Tensor) -> None:
+        self.values, self.known = values, known  # (N, T), 0 where there is no token or none is known; (N,) bool
+        self.lengths = torch.tensor(lengths, device=values.device)
+
+    @classmethod
+    def unknown(cls, answers: Answers, device: torch.device) -> OldLogProbs:
+        lengths = answers.lengths
+        known = torch.zeros(len(lengths), dtype=torch.bool, device=device)
+        return cls(torch.zeros(len(lengths), max(lengths), device=device), lengths, known)
+
+    def fill(self, rows: Sequence[int], values: Tensor) -> None:
+        """Make these rows known."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.known.device)
+        if self.values.dtype != values.dtype:
+            self.values = self.values.to(values.dtype)
+        self.values[index, : values.shape[1]] = values.to(self.values.device)
+        self.known[index] = True
+
+    def any_known(self, rows: list[int]) -> bool:
+        return bool(self.known[rows].any())
+
+    def at(self, rows: Sequence[int], width: int | None = None) -> Tensor:
+        """(len(rows), width), or as wide as the longest answer; 0 where there is no token."""
+        return self.values[list(rows), :width]
+
+    def take(self, rows: list[int], computed: Tensor) -> Tensor:
+        """The old log-probs of these rows. Rows that are not known yet are on-policy: they get `computed`."""
+        missing = ~self.known[rows]
+        if missing.any():
+            index = missing.nonzero().squeeze(1)
+            self.fill([rows[i] for i in index.tolist()], computed.detach()[index])
+        return self.at(rows, computed.shape[1])
+
+    def mask(self, rows: list[int], width: int) -> Tensor:
+        """(len(rows), width): where the answers have a token."""
+        return torch.arange(width, device=self.lengths.device) < self.lengths[rows].unsqueeze(1)
+
+    def entropy(self) -> float:
+        """Mean of -log pi_old over the sampled tokens that are known: an unbiased estimate, at no cost."""
+        return float(-(self.values.sum() / self.lengths[self.known].sum()))
+
+
+def split(answers: Answers, token_budget: int) -> list[tuple[Answers, Tensor]]:
+    """Micro-batches of at most `token_budget` tokens (a prompt counts once per group), and their indices in `answers`.
+
+    A group that fits stays together, because its prompt is then computed once; a larger group is split by length.
+    Groups are ordered by their longest member, so that a micro-batch needs little padding. An answer that exceeds the
+    budget by itself is a micro-batch of its own.
+    """
+    if token_budget < 1:
+        raise ValueError(f"the token budget is {token_budget}; it must be at least 1")
+    lengths = answers.lengths
+    pieces: list[tuple[list[int], int]] = []  # answers of one group, and their tokens with the prompt
+    for g, indices in enumerate(answers.members):
+        if not indices:
+            continue
+        prompt = len(answers.prompts[g])
+        indices.sort(key=lambda i: (-lengths[i], i))
+        piece, cost = [indices[0]], prompt + lengths[indices[0]]
+        for i in indices[1:]:
+            if cost + lengths[i] > token_budget:
+                pieces.append((piece, cost))
+                piece, cost = [], prompt
+            piece.append(i)
+            cost += lengths[i]
+        pieces.append((piece, cost))
+    pieces.sort(key=lambda p: (-lengths[p[0][0]], p[0][0]))
+    batches: list[list[int]] = []
+    left = 0
+    for piece, cost in pieces:
+        if not batches or cost > left:
+            batches.append([])
+            left = token_budget
+        batches[-1] += piece
+        left -= cost
+    return [(answers.select(batch), torch.tensor(batch)) for batch in batches]

@@ -1,0 +1,119 @@
+"""From prompts to scored answers: samples and scores the rollout of a step, and computes its advantages."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from fspo import advantages
+from fspo.config import TrainConfig
+from fspo.model.answers import Answers
+from fspo.model.loading import Policy
+from fspo.rollout.generate import check_request, generate
+from fspo.rollout.prompts import decode, encode
+from fspo.tasks import Task
+from fspo.tasks.scoring import Scorer, first_messages
+from fspo.tasks.task import Example
+from fspo.training.processes import Team
+
+MOST_CHECKED = 20_000  # prompts of a data set that are encoded before a run begins: seconds
+
+
+def collect(
+    policy: Policy, task: Task, scorer: Scorer, config: TrainConfig, step: int, next_index: int, team: Team
+) -> tuple[Answers, int]:
+    """Sample and score the answers of a step; also returns the index of the next unseen prompt.
+
+    With `rollout.dynamic`, groups whose rewards are all equal are replaced by new prompts, that many times at most.
+    Each process of a team samples and scores the answers to its share of the prompts, and all of them return the same.
+    """
+    settings = config.rollout
+    kept: list[Answers] = []
+    everything: list[Answers] = []
+    for attempt in range(settings.dynamic + 1):
+        wanted = settings.prompts - len(kept)
+        if wanted <= 0:
+            break
+        examples = [task.example("train", next_index + i) for i in range(wanted)]
+        next_index += wanted
+        seed = combined_seed(config.seed, step, attempt)
+        indices = team.scatter(range(wanted))
+        own = _sampled(policy, scorer, [examples[i] for i in indices], config, seed, indices) if indices else []
+        groups = team.unscatter(own)
+        everything += groups
+        kept += [group for group in groups if group.rewards_vary or attempt == settings.dynamic]
+    answers, sampled = Answers.join(kept), Answers.join(everything)
+    answers.failures, answers.failure_messages = sampled.failures, sampled.failure_messages
+    rewards, lengths = torch.tensor(answers.rewards, dtype=torch.float64), torch.tensor(answers.lengths)
+    answers.advantages = advantages.get(config.advantage)(rewards, answers.group, lengths=lengths).tolist()
+    return answers, next_index
+
+
+def check_prompts(config: TrainConfig, policy: Policy, task: Task, held_out: Task) -> None:
+    """Refuse prompts that the model cannot take, before the run begins: those that it will ask of a data set, and those
+    of the first step where prompts are generated."""
+    for asked, split, count, first in (
+        (task, "train", config.steps * config.rollout.prompts, config.rollout.prompts),
+        (held_out, config.eval.split, config.eval.prompts, config.eval.prompts),
+    ):
+        size = asked.size(split)
+        known = first if size is None else min(count, size, MOST_CHECKED)
+        examples = [asked.example(split, i) for i in range(known)]
+        check_request(encode(policy, examples, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
+
+
+def _sampled(
+    policy: Policy, scorer: Scorer, examples: list[Example], config: TrainConfig, seed: int, indices: Sequence[int]
+) -> list[Answers]:
+    """The answers to each example; `indices` are those of the examples in the request of all processes."""
+    settings, n = config.rollout, config.rollout.group
+    ids = encode(policy, examples, config.model.chat)
+    with scorer.batch([example for example in examples for _ in range(n)]) as scoring:
+
+        def ended(answers: dict[int, list[int]]) -> None:
+            """Score answers in other processes while the rest is being sampled."""
+            scoring.add(dict(zip(answers, decode(policy, list(answers.values())), strict=True)))
+
+        sampled = generate(
+            policy, ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed,
+            indices=indices, cache_gib=settings.cache_gib, watch=ended if scoring.overlaps else None,
+        )  # fmt: skip
+        texts = decode(policy, sampled.completions)
+        scores = scoring.finish(texts)
+    groups = []
+    for g, example in enumerate(examples):
+        part = slice(g * n, (g + 1) * n)
+        failed = [score for score in scores[part] if score.failure]
+        described = {
+            "index": example.index,
+            "task": example.task,
+            "prompt": example.prompt,
+            "difficulty": example.difficulty,
+            "attributes": json.dumps(example.attributes, sort_keys=True),
+        }
+        groups.append(
+            Answers(
+                prompts=[ids[g]],
+                completions=sampled.completions[part],
+                group=[0] * n,
+                finished=sampled.finished[part],
+                texts=texts[part],
+                rewards=[math.nan if score.value is None else score.value for score in scores[part]],
+                examples=[described],
+                failures=dict(Counter(score.failure for score in failed if score.failure)),
+                failure_messages=first_messages(failed),
+            )
+        )
+    return groups
+
+
+def combined_seed(*parts: int) -> int:
+    """One seed from several numbers, different for different numbers."""
+    value = 0
+    for part in parts:
+        value = (value * 1_000_003 + part + 1) % (2**62)
+    return value
