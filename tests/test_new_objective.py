@@ -22,7 +22,7 @@ import fspo
 from fspo import runs
 from fspo.cli.main import app
 from fspo.config import TrainConfig
-from fspo.objectives import registry
+from fspo.objectives import OBJECTIVES
 from fspo.training.loop import train
 from helpers.plugins import write_package
 
@@ -48,9 +48,9 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text(code[1], encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    known = dict(registry.OBJECTIVES._classes)
+    known = dict(OBJECTIVES._classes)
     yield f"{MODULE}:Mine"
-    registry.OBJECTIVES._classes = known
+    OBJECTIVES._classes = known
     sys.modules.pop(MODULE, None)
 
 

@@ -71,7 +71,7 @@ def test_the_split_into_micro_batches_changes_nothing(cuts: list[int], case: int
 
 
 def test_the_drift_is_that_of_the_same_place_in_the_previous_rollout() -> None:
-    objective = objectives.get("fspo", drift="kl", clip_rate=0.2)
+    objective = objectives.get("fspo", drift="kl")
     tracker = UpdateTracker(objective, updates=2)
     sums: list[Totals] = []
     for seed in range(4):
@@ -79,27 +79,17 @@ def test_the_drift_is_that_of_the_same_place_in_the_previous_rollout() -> None:
         known = tracker.totals(len(mask), int(mask.sum()))
         if seed == 0:
             assert known.drift == 0
-            assert known.scale(0.0) == math.inf
         else:
             expected = sums[seed - 2] if seed >= 2 else sums[0]
             assert known.drift == pytest.approx(expected.drift)
-            assert known.scale(known.drift) == pytest.approx(expected.scale(expected.drift))
         tracker.loss(new, old, A, mask, **counts(mask))
         sums.append(Totals.of(new, old, mask))
         tracker.close()
     assert (tracker.step, tracker.update) == (3, 0)
 
 
-def test_an_on_policy_update_gives_no_estimate_of_the_scale() -> None:
-    tracker = UpdateTracker(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
-    _, old, A, mask = update(0)
-    tracker.loss(old, old, A, mask, **counts(mask))
-    assert tracker.close()["on_policy"]
-    assert tracker.totals(len(mask), int(mask.sum())).scale(0.0) == math.inf
-
-
 def test_an_on_policy_update_keeps_the_last_estimate() -> None:
-    tracker = UpdateTracker(objectives.get("fspo", drift="kl", clip_rate=0.2), updates=2)
+    tracker = UpdateTracker(objectives.get("fspo", drift="kl"), updates=2)
     for seed in range(4):
         new, old, A, mask = update(seed)
         tracker.loss(new if seed == 1 else old, old, A, mask, **counts(mask))
@@ -107,7 +97,7 @@ def test_an_on_policy_update_keeps_the_last_estimate() -> None:
     new, old, _, mask = update(1)
     tracker.update = 1
     known, measured = tracker.totals(len(mask), int(mask.sum())), Totals.of(new, old, mask)
-    assert known.scale(known.drift) == pytest.approx(measured.scale(measured.drift))
+    assert known.drift == pytest.approx(measured.drift)
 
 
 def test_metrics_of_the_objective_are_those_of_all_rows() -> None:

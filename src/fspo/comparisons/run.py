@@ -145,7 +145,9 @@ class Pilot(objectives.FSPO):
     name: ClassVar[str] = "pilot"
     seen: ClassVar[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = []
 
-    def __call__(self, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any, **rest: Any) -> Any:
+    def __call__(  # type: ignore[override]
+        self, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any, **rest: Any
+    ) -> Any:
         tokens = (logprobs - old_logprobs).detach()[mask].double().numpy()
         self.seen.append((tokens, mask.sum(-1).double().numpy(), advantages.double().numpy()))
         return super().__call__(logprobs, old_logprobs, advantages, mask, **rest)

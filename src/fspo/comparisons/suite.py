@@ -91,7 +91,9 @@ class Suite(Settings):
                 f"reference = {self.reference!r} is not one of the methods{hint(self.reference, self.methods)}"
             )
         for setting, methods in self.ranges.items():
-            for label, known in [(setting, self.settings), *((method, self.methods) for method in methods)]:
+            named: list[tuple[str, Mapping[str, Any]]] = [(setting, self.settings)]
+            named += [(method, self.methods) for method in methods]
+            for label, known in named:
                 if label not in known:
                     raise ValueError(f"ranges names {label!r}, which the suite does not have{hint(label, known)}")
         for setting in self.settings:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from fspo import objectives
 from fspo.fairness import FairnessReport, cosine_bound, cut, measure, wilson
 from fspo.pages import charts
 from fspo.pages.charts import Bars, HeatCell, Series
