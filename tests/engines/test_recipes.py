@@ -143,7 +143,7 @@ def composed(words: list[str], folder: Path = VERL_CONFIG, name: str = "ppo_trai
 def test_settings_to_paste_run_as_printed(objective: dict[str, Any], tmp_path: Path) -> None:
     printed, wanted = settings_blocks(objective, updates=4), objectives.get(**objective)
     assert objectives.get(**read(None, printed["fspo"].split()).objective) == wanted
-    small = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    small: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
     made = eval(printed["TRL"], {"FSPOConfig": lambda **given: FSPOConfig(**small, **given)})
     assert made.make_objective() == wanted
     policy = composed(printed["verl"].split())

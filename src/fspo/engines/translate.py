@@ -208,9 +208,9 @@ def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str
     `updates` is the number of optimiser steps per rollout, which verl has to be given.
     """
     numbers = {key: float(f"{value:g}") if isinstance(value, float) else value for key, value in objective.items()}
-    name = numbers.pop("name")
+    name = str(numbers.pop("name"))
     loss = "actor_rollout_ref.actor.policy_loss"
-    verl = {f"{loss}._target_": "fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode": loss_mode(name)}
+    verl: dict[str, Any] = {f"{loss}._target_": "fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode": loss_mode(name)}
     verl |= {f"+{loss}.updates": updates} | {f"+{loss}.objective.{key}": value for key, value in numbers.items()}
     ours = {"objective.name": name} | {f"objective.{key}": value for key, value in numbers.items()}
     return {
