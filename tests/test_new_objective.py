@@ -19,10 +19,9 @@ import torch
 import yaml
 
 import fspo
-from fspo import runs
+from fspo import runs, settings
 from fspo.cli.main import app
 from fspo.config import TrainConfig
-from fspo.objectives import registry
 from fspo.training.loop import train
 from helpers.plugins import write_package
 
@@ -48,9 +47,10 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text(code[1], encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    known = dict(registry.OBJECTIVES._classes)
+    registry = next(registry for registry in settings._registries if registry.kind == "objective")
+    known = dict(registry._classes)
     yield f"{MODULE}:Mine"
-    registry.OBJECTIVES._classes = known
+    registry._classes = known
     sys.modules.pop(MODULE, None)
 
 
