@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
@@ -122,14 +122,11 @@ def lacking(*wanted: str) -> str:
 def require_verl(config: TrainConfig | None = None) -> None:
     """Refuse a run that verl could not start, in one sentence; without a configuration, only for missing packages."""
     if config is None:
-        problems = list(filter(None, [lacking("verl", "vllm")]))
+        problems = [lacking("verl", "vllm")]
     else:
         elsewhere = "RAY_ADDRESS" in os.environ or any("ray_init.address" in key for key in flat(config.engines.verl))
-        problems = verl_problems(elsewhere=elsewhere) or list(
-            filter(None, probe(os.environ | verl_environment(".")).values())
-        )
-    if problems:
-        text = "; ".join(map(str, problems))
+        problems = verl_problems(elsewhere=elsewhere) or [*probe(os.environ | verl_environment(".")).values()]
+    if text := "; ".join(filter(None, problems)):
         raise ValueError(f"--engine verl cannot start: {text}. --dry-run writes the run for another machine")
 
 
@@ -162,38 +159,34 @@ def verl_environment(folder: Path | str) -> dict[str, str]:
     }
 
 
-class Probe(TypedDict):
-    """What verl's processes see; every value is a sentence, empty where all is well."""
-
-    verl: str  # why verl cannot be imported
-    plugin: str  # why the losses of this package are not registered
-    trl: str  # why TRL is in verl's way
-
-
 def plugin() -> dict[str, str]:
     """verl's view of this package, without any variable that names it; empty where verl is not installed."""
-    return {} if version("verl") is None else dict(probe())  # type: ignore[arg-type]
+    return {} if version("verl") is None else probe()
 
 
-def probe(variables: dict[str, str] | None = None) -> Probe:
-    """Ask in a new process with these environment variables; takes as long as importing verl."""
+def probe(variables: dict[str, str] | None = None) -> dict[str, str]:
+    """Why verl cannot be imported, why the losses of this package are not registered in it, and why TRL is in its way.
+
+    A sentence each under `verl`, `plugin` and `trl`, empty where all is well. Asks in a new process with these
+    environment variables, and takes as long as importing verl.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "fspo.engines.checkup"], capture_output=True, text=True, env=variables, timeout=600
     )
     try:
-        answer: Probe = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
-        return Probe(verl=f"verl cannot be imported: {last}", plugin="", trl="")
+        return {"verl": f"verl cannot be imported: {last}", "plugin": "", "trl": ""}
     return answer
 
 
-def _probe_here() -> Probe:
+def _probe_here() -> dict[str, str]:
     try:
         importlib.import_module("verl")
     except Exception as error:
-        return Probe(verl=f"verl cannot be imported: {_said(error)}", plugin="", trl="")
-    return Probe(verl="", plugin=_plugin_problem(), trl=_trl_problem())
+        return {"verl": f"verl cannot be imported: {_said(error)}", "plugin": "", "trl": ""}
+    return {"verl": "", "plugin": _plugin_problem(), "trl": _trl_problem()}
 
 
 def _plugin_problem() -> str:
