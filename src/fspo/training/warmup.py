@@ -101,7 +101,7 @@ def fit(
             group["lr"] = config.lr * min(1.0, (step + 1) / rise)
         examples = _solutions(task, step, config.batch)
         prompts, solutions = encode(policy, examples), [encode_solution(policy, e) for e in examples]
-        batch = Answers(prompts, solutions, range(len(examples)))
+        batch = Answers(prompts, solutions, list(range(len(examples))))
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
         if own := team.share([len(p) + len(s) for p, s in zip(prompts, solutions, strict=True)]):
