@@ -21,7 +21,7 @@ from fspo.files import json_text, replace_file
 from fspo.model.answers import Answers
 from fspo.model.forward import logprobs
 from fspo.model.loading import Policy, load, save, set_threads
-from fspo.rollout.prompts import encode, encode_solution
+from fspo.rollout.generate import encode, encode_solution
 from fspo.sections import WarmupConfig
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
