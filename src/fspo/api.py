@@ -207,7 +207,7 @@ class _Loaded:
             )  # fmt: skip
 
     def encoded(self, prompts: Sequence[str]) -> list[list[int]]:
-        from fspo.rollout.prompts import encode
+        from fspo.rollout.generate import encode
         from fspo.tasks import Example
 
         examples = [Example(prompt=text, answer=None, task="", index=i) for i, text in enumerate(prompts)]
@@ -217,8 +217,7 @@ class _Loaded:
         self, prompts: Sequence[str], ids: list[list[int]], samples: int, temperature: float, seed: int
     ) -> list[Answer]:
         """Answers to texts that no task knows, given as token ids too."""
-        from fspo.rollout.generate import generate
-        from fspo.rollout.prompts import decode
+        from fspo.rollout.generate import decode, generate
         from fspo.training.evaluate import Answer
 
         rollout = generate(
@@ -248,7 +247,7 @@ class Conversation:
 
     def say(self, text: str) -> Answer:
         """The model's answer to the next turn."""
-        from fspo.rollout.prompts import encode_turns
+        from fspo.rollout.generate import encode_turns
 
         loaded, turns = self._loaded, [*self._turns, {"role": "user", "content": text}]
         chat = loaded.config.model.chat

@@ -167,16 +167,6 @@ def test_the_metrics_of_a_rollout_are_over_its_off_policy_updates(tmp_path: Path
     assert line.clip_rate == pytest.approx((found[1]["clip_rate"] + found[2]["clip_rate"]) / 2)
 
 
-def test_a_rollout_without_an_off_policy_update_has_no_clip_rate(tmp_path: Path) -> None:
-    tracker = UpdateTracker(objectives.get("fspo"), 1, tmp_path)
-    _, old, A, mask = update(0)
-    tracker.loss(old, old, A, mask, **counts(mask))
-    tracker.close()
-    (line,) = read_lines(tmp_path, Metrics)
-    assert line.on_policy is True
-    assert (line.clip_rate, line.lre, line.mu, line.ess) == (None, None, None, None)
-
-
 def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None:
     """Their gradient is 0 with or without clipping. They still count in the drift."""
     objective = objectives.get("fspo", c_low=0.05, c_high=0.05, drift="zero")
@@ -244,15 +234,3 @@ def test_an_update_without_a_loss_is_refused() -> None:
         UpdateTracker(objectives.get("fspo"), 1).close()
     with pytest.raises(ValueError, match="updates = 0"):
         UpdateTracker(objectives.get("fspo"), 0)
-
-
-def test_a_band_that_clips_nearly_everything_is_worth_a_warning(tmp_path: Path) -> None:
-    """Every response is pushed beyond the bound on the side where the gradient is removed."""
-    _, old, A, mask = update(0)
-    for name, shift in (("pushed", 1.0), ("still", 1e-4)):
-        tracker = UpdateTracker(objectives.get("fspo"), updates=1, folder=tmp_path / name)
-        new = (old + shift * torch.sign(A).unsqueeze(-1)).requires_grad_()
-        tracker.loss(new, old, A, mask, **counts(mask)).loss.backward()
-        tracker.close()
-        assert tracker.written is not None
-        assert ("clip_rate" in tracker.written.warnings) == (name == "pushed")

@@ -12,8 +12,7 @@ from scipy import stats
 from fspo.model.forward import family, logprobs
 from fspo.model.loading import Lora, Policy, load
 from fspo.rollout import generate as rollout
-from fspo.rollout.generate import generate
-from fspo.rollout.prompts import encode
+from fspo.rollout.generate import encode, generate
 from fspo.rollout.sampling import draw, restrict
 from fspo.tasks.task import Example
 from helpers.policies import MODELS, VOCABULARY, make, make_gpt2

@@ -11,8 +11,8 @@ import torch
 import fspo
 from fspo.config import read
 from fspo.runs import Cosine, read_lines
-from fspo.training.direction import measure_direction
 from fspo.training.loop import train
+from fspo.training.update import measure_direction
 from helpers.batches import random_batch
 from helpers.processes import fingerprint
 

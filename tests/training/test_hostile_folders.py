@@ -68,6 +68,8 @@ def test_nothing_that_a_folder_names_is_executed(
     for ask in (fspo.evaluate, fspo.sample):
         with pytest.raises(ValueError, match=r"names Python code to import .*: add --trust"):
             ask(run, prompts=2)
+    write(run)
+    fspo.audit(run)
     assert not (tmp_path / "imported").exists()
 
 

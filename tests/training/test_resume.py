@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from fspo.config import read
-from fspo.runs import Metrics, Observer, Timing
 from fspo.training.loop import train
-from fspo.training.stopping import RunInterruptedError
 from helpers.processes import fingerprint, fspo, lines, start
 
 STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8",
@@ -50,13 +48,14 @@ def test_twenty_kills(small: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(small: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(small: list[str], tmp_path: Path, number: signal.Signals) -> None:
     options = [*small, "steps=100000", "checkpoint.every=1000", "eval.every=1000"]
     process = start("train", *options, "--out", str(tmp_path / "run"), "--no-report")
     lines(tmp_path / "run" / "metrics.jsonl", 2, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     text, _ = process.communicate(timeout=600)
-    assert process.returncode == 130, text
+    assert process.returncode == 128 + number, text
     assert "--resume" in text
     steps = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert steps >= 2
@@ -66,24 +65,3 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small: list[str], tmp_path: Path) ->
     whole, resumed = fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "run")
     different = {name for name in whole if whole[name] != resumed.get(name)}
     assert different == set(), different
-
-
-class InterruptAt(Observer):
-    """Presses Ctrl-C during a step."""
-
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, metrics: Metrics, timing: Timing) -> None:
-        if metrics.step == self.at:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_an_interrupted_step_is_finished_and_saved(small: list[str], tmp_path: Path) -> None:
-    config = read(None, [*small, *STALE, "checkpoint.every=1000", "eval.every=1000"])
-    with pytest.raises(RunInterruptedError, match="stopped after step 3"):
-        train(config, tmp_path / "run", observer=InterruptAt(3))
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000003"]
-    train(config, tmp_path / "run", resume=True)
-    train(config, tmp_path / "whole")
-    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")

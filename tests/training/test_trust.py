@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from fspo.runs.schema import Change
 from fspo.training import checkpoint
 from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError, RunWriteError
-from helpers.processes import fingerprint, fspo, lines, start
+from helpers.processes import fingerprint
 
 
 class Listener(Observer):
@@ -45,7 +44,8 @@ def run(small: list[str], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_save_and_stop(small: list[str], tmp_path: Path, number: int) -> None:
-    settings = [*small, "steps=5", "checkpoint.every=100"]
+    stale = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "log.cosine=2"]
+    settings = [*small, *stale, "steps=5", "checkpoint.every=100"]
     before = signal.getsignal(number)
     with pytest.raises(RunInterruptedError) as stopped:
         train(read(None, settings), tmp_path / "run", observer=Listener(number))
@@ -54,16 +54,6 @@ def test_signals_save_and_stop(small: list[str], tmp_path: Path, number: int) ->
     train(read(None, settings), tmp_path / "run", resume=True)
     train(read(None, settings), tmp_path / "whole")
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_sigterm_ends_the_command_with_its_own_code(small: list[str], tmp_path: Path) -> None:
-    process = start("train", *small, "steps=100000", "eval.every=1000", "--out", str(tmp_path / "run"), "--no-report")
-    lines(tmp_path / "run" / "metrics.jsonl", 1, process)
-    process.terminate()
-    text, _ = process.communicate(timeout=600)
-    assert process.returncode == 128 + signal.SIGTERM, text
-    assert "saved after step" in text
 
 
 def test_changed_settings_of_a_resumed_run_are_facts(run: Path) -> None:
@@ -181,39 +171,8 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_saved(small: list[str], t
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_a_folder_from_elsewhere_is_data(run: Path, tmp_path: Path) -> None:
-    """`eval` and `sample` import nothing that a configuration names until they are told to; `report` never does."""
-    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\ndef reward(*_): return 1.0\n")
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"sort: {k}"}) + "\n" for k in range(40)))
-    config = (run / "config.yaml").read_text()
-    task = f"task: {{name: 'python:planted:reward', path: '{tmp_path / 'rows.jsonl'}'}}\n"
-    kept = "".join(_without_task(config))
-    (run / "config.yaml").write_text(task + kept)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    for command in (["eval", "--prompts", "2"], ["sample", "--prompts", "1"]):
-        refused = fspo(command[0], str(run), *command[1:], check=False, env=environment)
-        assert refused.returncode == 2
-        assert "names Python code to import (python:planted:reward): add --trust" in " ".join(refused.stderr.split())
-        assert not (tmp_path / "imported").exists()
-    fspo("report", str(run), env=environment)
-    fspo("audit", str(run), env=environment)
-    assert not (tmp_path / "imported").exists()
-    fspo("sample", str(run), "--prompts", "1", "--trust", env=environment)
-    assert (tmp_path / "imported").exists()
-
-
-def _without_task(config: str) -> list[str]:
-    lines, inside = [], False
-    for line in config.splitlines(keepends=True):
-        inside = line.startswith("task:") or (inside and line[0] in " -")
-        if not inside:
-            lines.append(line)
-    return lines
-
-
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "named"),
     [
         ({"task": "sort", "objective": {"name": "fspo"}}, []),
         ({"task": "python:a:b"}, ["python:a:b"]),
@@ -224,5 +183,5 @@ def _without_task(config: str) -> list[str]:
         ({"task": 3, "objective": None, "eval": []}, []),
     ],
 )
-def test_code_that_a_configuration_names(values: dict[str, object], found: list[str]) -> None:
-    assert code_named_in(values) == found
+def test_code_that_a_configuration_names(values: dict[str, object], named: list[str]) -> None:
+    assert code_named_in(values) == named

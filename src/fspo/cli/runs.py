@@ -61,8 +61,8 @@ def evaluate(
     from fspo.runs import unscored_warnings
 
     result = api.evaluate(
-        model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k,
-        split=split, trust=trust,
+        model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, top_p=top_p,
+        top_k=top_k, split=split, trust=trust,
     )  # fmt: skip
     if json_out is not None:
         write_json(result.line(0).model_dump(exclude={"step"}), json_out)

@@ -24,9 +24,9 @@ class Answers:
     its end-of-sequence token, which is trained like any other; a truncated one has none.
     """
 
-    prompts: Sequence[Sequence[int]]
-    completions: Sequence[Sequence[int]]
-    group: Sequence[int]
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    group: list[int]
     finished: list[bool] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)  # NaN where an answer could not be scored
@@ -97,11 +97,14 @@ class Answers:
         messages: dict[str, str] = {}
         for part in parts:
             messages = part.failure_messages | messages
+        lists: dict[str, Any] = {
+            name: [x for part in parts for x in getattr(part, name)] for name in (*PER_PROMPT, *PER_ANSWER)
+        }
         return cls(
             group=[start + g for start, part in zip(first, parts, strict=True) for g in part.group],
             failures=dict(sum((Counter(part.failures) for part in parts), Counter())),
             failure_messages=messages,
-            **{name: [x for part in parts for x in getattr(part, name)] for name in (*PER_PROMPT, *PER_ANSWER)},
+            **lists,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -49,9 +49,9 @@ class AttentionPlan:
     """Where each packed token is in the blocks of one batch; all layers use the same plan."""
 
     blocks: tuple[Block, ...]
-    query_place: Tensor  # of each packed row: its position in the concatenated queries of all blocks
-    key_place: Tensor  # of each packed row: its position in the concatenated keys of all blocks
-    shared_place: Tensor  # positions of prompt keys in the blocks of completions
+    query_index: Tensor  # of each packed row: its position in the concatenated queries of all blocks
+    key_index: Tensor  # of each packed row: its position in the concatenated keys of all blocks
+    shared_index: Tensor  # positions of prompt keys in the blocks of completions
     shared_row: Tensor  # the packed rows that those keys come from
 
 
@@ -63,8 +63,8 @@ def plan(
     `sequences` are (first packed row, length, first row of the prefix, prefix length).
     """
     blocks: list[Block] = []
-    query_place, key_place = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
-    shared_place, shared_row = [], []
+    query_index, key_index = torch.empty(total, dtype=torch.long), torch.empty(total, dtype=torch.long)
+    shared_index, shared_row = [], []
     query_base = key_base = 0
     for members in _grouped(sequences):
         start, length, prefix_start, prefix = torch.tensor(members).unsqueeze(2).unbind(1)  # each (rows, 1)
@@ -81,18 +81,18 @@ def plan(
             keys = torch.cat((torch.where(visible, prefix_start + before, start), queries), 1)
             own_keys, shared = F.pad(own, (len(before), 0)), F.pad(visible, (0, len(at)))
             mask = _mask(visible, len(at), dtype)
-        key_places = key_base + torch.arange(keys.numel()).view(rows, -1)
-        query_place[queries[own]] = query_base + torch.arange(queries.numel()).view(rows, -1)[own]
-        key_place[keys[own_keys]] = key_places[own_keys]
-        shared_place.append(key_places[shared])
+        key_indices = key_base + torch.arange(keys.numel()).view(rows, -1)
+        query_index[queries[own]] = query_base + torch.arange(queries.numel()).view(rows, -1)[own]
+        key_index[keys[own_keys]] = key_indices[own_keys]
+        shared_index.append(key_indices[shared])
         shared_row.append(keys[shared])
         query_base += queries.numel()
         key_base += keys.numel()
         padding = (~own).flatten().nonzero().squeeze(1).to(device)
         mask = None if mask is None else mask.to(device)
         blocks.append(Block(rows, queries.flatten().to(device), keys.flatten().to(device), padding, mask))
-    places = (query_place, key_place, torch.cat(shared_place), torch.cat(shared_row))
-    return AttentionPlan(tuple(blocks), *(t.to(device) for t in places))
+    indices = (query_index, key_index, torch.cat(shared_index), torch.cat(shared_row))
+    return AttentionPlan(tuple(blocks), *(t.to(device) for t in indices))
 
 
 def _causal(sequence: tuple[int, int, int, int]) -> bool:
@@ -174,7 +174,7 @@ def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, p
         causal = block.mask is None
         out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, is_causal=causal, enable_gqa=True)
         outs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
-    return torch.cat(outs).index_select(0, plan.query_place)
+    return torch.cat(outs).index_select(0, plan.query_index)
 
 
 class _Attention(torch.autograd.Function):
@@ -198,7 +198,7 @@ class _Attention(torch.autograd.Function):
             outs.append(out.transpose(1, 2).reshape(-1, q.shape[1] * q.shape[2]))
         ctx.save_for_backward(cos, sin, *saved)
         ctx.plan = plan
-        return (torch.cat(outs) if len(outs) > 1 else outs[0]).index_select(0, plan.query_place)
+        return (torch.cat(outs) if len(outs) > 1 else outs[0]).index_select(0, plan.query_index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -215,9 +215,9 @@ class _Attention(torch.autograd.Function):
             for part, g in zip(parts, grads, strict=True):
                 part.append(g.transpose(1, 2).flatten(0, 1))
         dq, dk, dv = (torch.cat(p) if len(p) > 1 else p[0] for p in parts)
-        dq = rotate(dq.index_select(0, plan.query_place), cos, sin, back=True)
+        dq = rotate(dq.index_select(0, plan.query_index), cos, sin, back=True)
         sums = []
         for d in (dk, dv):
-            own = d.index_select(0, plan.key_place)
-            sums.append(own.index_add_(0, plan.shared_row, d.index_select(0, plan.shared_place)))
+            own = d.index_select(0, plan.key_index)
+            sums.append(own.index_add_(0, plan.shared_row, d.index_select(0, plan.shared_index)))
         return dq, rotate(sums[0], cos, sin, back=True), sums[1], None, None, None

@@ -280,14 +280,14 @@ class Cohort:
         own = torch.bmm(q, keys.flatten(0, 1)[:, :n].transpose(1, 2))
         if self.shift_mask is not None:
             own.view(rows, kv, rep, n)[..., : self.shift_mask.shape[3]].add_(self.shift_mask)
-        p = torch.cat((before.view(-1, rep, longest).index_select(0, self.place), own), 2).softmax(2)
+        p = torch.cat((before.view(-1, rep, longest).index_select(0, self.slot_index), own), 2).softmax(2)
         shared = p[..., :longest].index_select(0, self.slots).view(prompts * kv, -1, longest)
         shared = torch.bmm(shared, self.prompt_values[layer].flatten(0, 1)).view(-1, rep, d)
-        out = shared.index_select(0, self.place)
+        out = shared.index_select(0, self.slot_index)
         return out.baddbmm_(p[..., longest:], values.flatten(0, 1)[:, :n]).view(rows, kv * rep * d)
 
     def _arrange(self) -> None:
-        """`slots` lists the rows of each prompt and key-value head, padded to the largest group; `place` has the
+        """`slots` lists the rows of each prompt and key-value head, padded to the largest group; `slot_index` has the
         position of each row and head in it."""
         prompts, kv, group = len(self.prompt_lengths), self.kv_heads, self.group
         counts = torch.bincount(group, minlength=prompts)
@@ -300,8 +300,8 @@ class Cohort:
         rows = (order * kv).unsqueeze(1) + heads
         self.slots = torch.zeros(prompts * kv * width, dtype=torch.long, device=order.device)
         self.slots[spots.flatten()] = rows.flatten()
-        self.place = torch.empty(len(order) * kv, dtype=torch.long, device=order.device)
-        self.place[rows.flatten()] = spots.flatten()
+        self.slot_index = torch.empty(len(order) * kv, dtype=torch.long, device=order.device)
+        self.slot_index[rows.flatten()] = spots.flatten()
 
     def _take(self, parts: Sequence[tuple[Cohort, Tensor | None]], t: int) -> None:
         """Copy the answers of `parts` to end at column `t`; the parts give up their memory layer by layer."""
@@ -381,9 +381,9 @@ def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
     padded: tuple[list[Tensor], list[Tensor]] = ([], [])
     for layer in cache:
         for out, packed in zip(padded, layer, strict=True):
-            room = packed.new_zeros(len(lengths) * longest, *packed.shape[1:])
-            room[where] = packed
-            out.append(room.view(len(lengths), longest, *packed.shape[1:]).transpose(1, 2).contiguous())
+            block = packed.new_zeros(len(lengths) * longest, *packed.shape[1:])
+            block[where] = packed
+            out.append(block.view(len(lengths), longest, *packed.shape[1:]).transpose(1, 2).contiguous())
     return Cohort(lengths, padded[0], padded[1], group)
 
 

@@ -255,7 +255,7 @@ def trunk(
     n = len(ids)
     x: Tensor = parts.embed(torch.tensor(ids, device=device))
     cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
-    places = plan(sequences, n, x.dtype, device)
+    layout = plan(sequences, n, x.dtype, device)
     for layer in parts.layers:
         h = rms_norm(x, layer.norm, parts.eps)
         q = layer.q(h).view(n, parts.heads, parts.head_size)
@@ -265,7 +265,7 @@ def trunk(
             q, k = rms_norm(q, layer.q_norm, parts.eps), rms_norm(k, layer.k_norm, parts.eps)
         if cache is not None:
             cache.append((rotate(k, cos, sin), v))
-        x = x + layer.o(attend(q, k, v, cos, sin, places))
+        x = x + layer.o(attend(q, k, v, cos, sin, layout))
         h = rms_norm(x, layer.mlp_norm, parts.eps)
         x = x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
     return x

@@ -1,13 +1,14 @@
-"""Sampling answers: each prompt is computed once, and ended answers make room for others.
+"""From prompts to answers: text to tokens, sampling, and tokens to text.
 
-Answers run side by side in lanes, leave when they end, and others take their place. Memory of keys and values is
-bounded: when the running answers outgrow it, the youngest leave with what they have, and are resumed later from there.
+Each prompt is computed once. Answers run side by side in lanes, leave when they end, and others take their lane. Memory
+of keys and values is bounded: when the running answers outgrow it, the youngest leave with what they have, and are
+resumed later from there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -19,6 +20,7 @@ from fspo.model.decode import BLOCK, Decoder, FamilyDecoder, ModuleDecoder
 from fspo.model.forward import family
 from fspo.model.loading import Policy
 from fspo.rollout.sampling import Sampling, uniforms
+from fspo.tasks.task import Example
 
 CACHE_GIB = 2.0
 """Memory for keys and values, as `rollout.cache_gib`."""
@@ -44,6 +46,62 @@ FILLED = 0.5
 
 Watch = Callable[[dict[int, list[int]]], None]
 """Called every `SPAN` steps with the answers that have ended since, by index."""
+
+
+# --- text and tokens --------------------------------------------------------------------------------------------------
+
+
+def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None) -> list[list[int]]:
+    """Token ids of each prompt. With a chat template the prompt is the user's turn, and the model's turn follows.
+
+    With `chat` None the template is used if the tokenizer has one.
+    """
+    tokenizer = policy.tokenizer
+    if chat is None:
+        chat = tokenizer.chat_template is not None
+    if not chat:
+        return [_ids(policy, example.prompt) for example in examples]
+    if tokenizer.chat_template is None:
+        raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
+    return [encode_turns(policy, [{"role": "user", "content": example.prompt}]) for example in examples]
+
+
+def encode_turns(policy: Policy, turns: Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of a conversation by the tokenizer's chat template, with the start of the model's next turn."""
+    text = policy.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True)
+    return _ids(policy, text, add_special_tokens=False)
+
+
+def _ids(policy: Policy, text: str, **options: bool) -> list[int]:
+    """Token ids of a text; a character that the vocabulary lacks is named."""
+    try:
+        ids: list[int] = policy.tokenizer(text, **options).input_ids
+    except Exception as error:  # the class that the tokenizers library raises, with no subclass to name
+        known = policy.tokenizer.get_vocab()
+        missing = sorted({character for character in text if character not in known})
+        raise ValueError(
+            f"the tokenizer of {policy.spec!r} cannot encode {text[:60]!r} ({error}; not in its vocabulary: "
+            f"{''.join(missing)[:40]!r}): change the prompts, or use a model whose tokenizer knows them"
+        ) from None
+    return ids
+
+
+def encode_solution(policy: Policy, example: Example) -> list[int]:
+    """Token ids of a worked solution, with the end-of-sequence token."""
+    if example.solution is None:
+        raise ValueError(f"task {example.task!r} has no worked solutions to warm up on: set warmup=null")
+    return [*_ids(policy, example.solution, add_special_tokens=False), policy.eos_ids[0]]
+
+
+def decode(policy: Policy, completions: Sequence[Sequence[int]]) -> list[str]:
+    """The text of each answer, without its end-of-sequence token."""
+    ends = set(policy.eos_ids)
+    trimmed = [c[:-1] if c and c[-1] in ends else c for c in completions]
+    texts: list[str] = policy.tokenizer.batch_decode([list(c) for c in trimmed], skip_special_tokens=False)
+    return texts
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
 
 
 def generate(
@@ -226,15 +284,15 @@ class Lanes:
         if self.columns:
             self._look(refresh=False)
         prompts: list[list[int]] = []
-        place: dict[int, int] = {}
+        position: dict[int, int] = {}
         group: list[int] = []
         for i in chosen:
             # An answer that was interrupted continues from its own tokens; new answers share their prompt.
             key = -1 - i if self.tokens[i] else self.group[i]
-            if key not in place:
-                place[key] = len(prompts)
+            if key not in position:
+                position[key] = len(prompts)
                 prompts.append([*self.prompts[self.group[i]], *self.tokens[i]])
-            group.append(place[key])
+            group.append(position[key])
         logits = self.decoder.admit(prompts, group)
         self.lanes += chosen
         self.alive = torch.cat((self.alive, self.alive.new_ones(len(chosen))))
@@ -244,11 +302,11 @@ class Lanes:
     def _next(self) -> list[int]:
         """The waiting answers that fit: by lanes, by prompt tokens, and by memory. At least one if none runs."""
         chosen: list[int] = []
-        room = ROWS - len(self.lanes)
+        free = ROWS - len(self.lanes)
         memory = self.cache_bytes * FILLED / max(self.decoder.token_bytes, 1) - self.decoder.held()
         computed: set[int] = set()
         prefill = 0
-        while self.waiting and len(chosen) < room:
+        while self.waiting and len(chosen) < free:
             i = self.waiting[0]
             resumed = bool(self.tokens[i])
             if chosen and resumed != bool(self.tokens[chosen[0]]):

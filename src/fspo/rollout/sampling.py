@@ -113,9 +113,9 @@ def _require_finite(highest: Tensor) -> None:
 
 def _invert(p: Tensor, target: Tensor) -> Tensor:
     """The first index whose running sum exceeds `target`; if rounding leaves none, the last positive entry."""
-    place = (p.cumsum(0) <= target).sum(0)
+    index = (p.cumsum(0) <= target).sum(0)
     last = p.shape[0] - 1 - (p > 0).flip(0).to(torch.uint8).argmax(0)
-    return torch.minimum(place, last)
+    return torch.minimum(index, last)
 
 
 def restrict(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:

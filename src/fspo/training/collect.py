@@ -13,8 +13,7 @@ from fspo import advantages
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy
-from fspo.rollout.generate import check_request, generate
-from fspo.rollout.prompts import decode, encode
+from fspo.rollout.generate import check_request, decode, encode, generate
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer, first_messages
 from fspo.tasks.task import Example

@@ -13,8 +13,7 @@ from fspo.fairness.bins import cut
 from fspo.fairness.measure import wilson
 from fspo.model.loading import Policy
 from fspo.ratios import Floats
-from fspo.rollout.generate import generate
-from fspo.rollout.prompts import decode, encode
+from fspo.rollout.generate import decode, encode, generate
 from fspo.runs import Evaluated, Rate, RateBin
 from fspo.tasks import Task
 from fspo.tasks.scoring import Score, Scorer, first_messages

@@ -1,10 +1,24 @@
 """The training loop, to be read from top to bottom: sample, score, learn, measure, record, evaluate, save.
 
-    collect     prompts -> answers -> scores -> advantages       collect.py (rollout/, tasks/, advantages.py)
-    learn       the optimiser steps on a rollout                 update.py (model/, objectives/)
+    collect     prompts -> answers -> scores -> advantages       collect.py
+    learn       the optimiser steps on a rollout                 update.py
     record      rows, metrics, fairness of clipping, warnings    runs/recorder.py
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
+
+The data flow from a prompt to a parameter update, file by file:
+
+    training/collect.py       the prompts of a step, their answers, rewards and advantages
+    rollout/generate.py       text to tokens, which answers run, when they end
+    rollout/sampling.py       how the next token is drawn
+    model/decode.py           the logits of the next token
+    model/answers.py          the answers, with every field that the files below add
+    tasks/scoring             how an answer is scored
+    advantages.py             rewards to advantages
+    training/update.py        minibatches, micro-batches, which rows train, the optimiser step
+    model/forward.py          log-probs of answers
+    model/attention.py        attention over answers that share a prompt
+    objectives/objective.py   the loss
 
 With several processes (processes.py) each does its share of sampling, scoring and learning, and the first one alone
 records and saves.

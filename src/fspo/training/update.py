@@ -20,18 +20,19 @@ from torch import Tensor
 
 from fspo import ratios
 from fspo.config import TrainConfig, UpdateConfig
+from fspo.fairness import MeasuredCosine, measure_cosine
+from fspo.fairness.bins import cut
 from fspo.model.answers import Answers, OldLogProbs, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
-from fspo.objectives.batch import masked
+from fspo.objectives.batch import Batch, masked
 from fspo.objectives.objective import Output
-from fspo.objectives.primitives import low_variance_kl
+from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.ratios import Floats
-from fspo.runs import Cosine
+from fspo.runs import Cosine, GradientShare
 from fspo.runs.recorder import Update
 from fspo.training.collect import combined_seed
-from fspo.training.direction import measure_direction
 from fspo.training.processes import Team
 
 WINDOW = 64
@@ -123,8 +124,8 @@ class Learner:
         own = [computed[i] for i in self.team.share(lengths[computed].tolist())]
         share_old = self.team.size > 1 and not answers.old.any_known(computed)
         self.optimizer.zero_grad(set_to_none=True)
-        place = (compare, update) if compare is not None and self.team.is_main else None
-        mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, place)
+        measured = (compare, update) if compare is not None and self.team.is_main else None
+        mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
         if share_old:
             mine.old = answers.old.at(own).cpu(), answers.old.known[own].cpu()
         parts = self.team.gather(mine)
@@ -395,3 +396,57 @@ def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
         lost += int((weights * half_a_unit > lr).sum()) if p.dtype in LOW else 0
         seen += weights.numel()
     return lost / max(1, seen)
+
+
+# --- the direction of an update ---------------------------------------------------------------------------------------
+#
+# How far clipping turns an update: the cosine between the objective's update and the unclipped sequence update. The
+# true update is the gradient of exp(S) A, summed over responses. The clipped one is the objective's own, weighted as
+# the objective weighs responses and tokens: where a method's update is another one even without clipping (GRPO divides
+# by L, GSPO takes exp(S / L)), the cosine shows that difference too. Penalties are in neither.
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A measured cosine, and the smallest and largest length of each of its bins."""
+
+    cosine: MeasuredCosine
+    ranges: list[tuple[float, float]]
+
+    def line(self, step: int, update: int) -> Cosine:
+        """As it is recorded."""
+        cosine = self.cosine
+        shares = [
+            GradientShare(low=low, high=high, true=true, clipped=clipped)
+            for (low, high), true, clipped in zip(self.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
+        ]
+        return Cosine(
+            step=step, update=update, measured=cosine.measured, bound=float(cosine.bound),
+            bound_tight=float(cosine.tight), shares=shares,
+        )  # fmt: skip
+
+
+def measure_direction(
+    objective: Objective,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    totals: Totals | None,
+    staleness: int,
+    parameters: Iterable[Tensor],
+    bins: int,
+) -> Direction | None:
+    """The cosine and its bounds over quantile bins of length; None where either update is zero.
+
+    `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
+    left in the parameters. Takes two backward passes per bin.
+    """
+    batch = Batch.check(*inputs, totals, staleness)
+    clipped, accepted = objective.per_response(batch)
+    true = capped_ratio(batch.log_ratio, objective.exponent_cap)[0] * batch.row_advantages
+    g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].double() for v in (true, clipped))
+    # Rescale by the least-squares factor; the bound is not scale-invariant.
+    scale = float((accepted.double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
+    if not scale:
+        return None
+    lengths = cut(batch.lengths.double().cpu().numpy(), bins)
+    index = torch.as_tensor(lengths.index, device=accepted.device)
+    return Direction(measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters), lengths.ranges)

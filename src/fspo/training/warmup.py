@@ -21,7 +21,7 @@ from fspo.files import json_text, replace_file
 from fspo.model.answers import Answers
 from fspo.model.forward import logprobs
 from fspo.model.loading import Policy, load, save, set_threads
-from fspo.rollout.prompts import encode, encode_solution
+from fspo.rollout.generate import encode, encode_solution
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.tasks.task import Example
@@ -100,7 +100,7 @@ def fit(
             group["lr"] = config.lr * min(1.0, (step + 1) / rise)
         examples = _solutions(task, step, config.batch)
         prompts, solutions = encode(policy, examples), [encode_solution(policy, e) for e in examples]
-        batch = Answers(prompts, solutions, range(len(examples)))
+        batch = Answers(prompts, solutions, list(range(len(examples))))
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
         if own := team.share([len(p) + len(s) for p, s in zip(prompts, solutions, strict=True)]):
