@@ -92,6 +92,6 @@ def snippets(mu: float, c: float) -> dict[str, str]:
     loss = "actor_rollout_ref.actor.policy_loss.objective.mismatch"
     arguments = f'{{"mismatch": {{"c": {c:g}, "drift": {mu:g}}}}}'
     return {
-        "TRL": f'FSPOConfig(objective="fspo",\n           objective_args={arguments})',
+        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={arguments},\n)',
         "verl, beside the settings of fspo": f"+{loss}.c={c:g} \\\n+{loss}.drift={mu:g}",
     }

@@ -19,7 +19,7 @@ WIDTH = 100  # of text that goes to no terminal
 
 
 def text(audit: Audit, width: int = WIDTH) -> str:
-    """Verdict, tables, recommendation and notes; no line is wider than `width`, apart from settings to paste."""
+    """Verdict, tables, recommendation and notes; no line is wider than `width` (80 or more)."""
     parts = [_wrapped(f"{audit.name}: {audit.rows:,} rows", width), _wrapped(audit.headline, width)]
     parts += [_text_table(table, width) for table in tables(audit)]
     if audit.recommendation is not None:
