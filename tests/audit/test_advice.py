@@ -202,12 +202,12 @@ def test_settings_run_as_printed(tmp_path: Path) -> None:
 # --- the text and the page -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("methods", ["few", "all"])
 def test_nothing_is_wider_than_the_terminal(width: int, methods: str) -> None:
     for audit in (fspo.audit(answers(2000, steps=20), methods=methods), fspo.audit(answers(300), mismatch=True)):
         for line in audit.text(width).splitlines():
-            assert len(line) <= width or "policy_loss" in line or "objective" in line, line
+            assert len(line) <= width, line
 
 
 def test_three_rules_by_default_and_identical_methods_share_a_line() -> None:

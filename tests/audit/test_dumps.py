@@ -238,7 +238,10 @@ def test_rules_drop_what_they_say() -> None:
     assert rates["two-sided"][0] == 0 < 0.3 < rates["two-sided"][-1]
     assert rates["geometric"][0] > 0.7 > rates["geometric"][-1]
     assert np.ptp(rates["sqrt(L)"]) < 0.03
-    assert "drops 10.0 % at every length" in audit.verdict
+    assert f"sqrt(L) {100 * rates['sqrt(L)'][0]:.1f} % of length 16–" in audit.verdict
+    long = np.quantile(L, 7 / 8) < L
+    assert audit.mismatch.weights[-1] == pytest.approx(np.where(ratio > 3, 0, ratio)[long].mean(), rel=1e-3)
+    assert f"{audit.mismatch.weights[-1]:.2f} at" in " ".join(audit.notes)
 
 
 def test_which_ratio_it_is() -> None:

@@ -13,6 +13,7 @@ from fspo.audits.findings import Audit, LengthRow, Span, verdict
 from fspo.audits.gather import Pass
 from fspo.audits.methods import Comparison, compare, parse_rule
 from fspo.audits.mismatch import mismatch as mismatch_rules
+from fspo.audits.mismatch import weight_note
 from fspo.audits.recommend import Advisor, Recommendation
 from fspo.audits.sources import named, open_sources
 from fspo.fairness import FEW, FairnessReport, ScalingLaw, report_of_bins
@@ -120,7 +121,8 @@ class Analysis:
         enough = self.responses if int(self.has_gradient.sum()) >= FEW else None
         between_engines = None
         if self.gathered.roles.mismatch and enough is not None:
-            between_engines, enough = mismatch_rules(enough, self._by_length, self.confidence), None
+            between_engines, enough = mismatch_rules(enough, self.length_bins, self.confidence), None
+            self.notes.append(weight_note(between_engines))
         return Audit(
             name=name,
             files=files,

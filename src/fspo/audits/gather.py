@@ -200,25 +200,24 @@ class Pass:
         by_file = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
         if not by_file[0].has_length:
             raise ValueError(_no_length(sources[0], by_file[0]))
-        shared = set.intersection(*(set(roles.columns) for roles in by_file))
+        known: dict[str, str] = {}  # each role that a file has, with its column there
+        for roles in by_file:
+            known = roles.columns | known
+        left_out: set[str] = set()
         for source, roles in zip(sources, by_file, strict=True):
             where = source.names[0]
-            for other in by_file:
-                if lacking := [role for role in other.columns if role not in roles]:
-                    if lacking[0] not in OPTIONAL or lacking[0] == "mask":
-                        raise ValueError(f"{where} has no column {other.columns[lacking[0]]!r}, which other files have")
-                    self._note(f"{where} has no column {other.columns[lacking[0]]!r}: it is left out of the audit.")
+            for role, name in known.items():
+                if role not in roles and (role not in OPTIONAL or role == "mask"):
+                    raise ValueError(f"{where} has no column {name!r}, which other files have")
+                if role not in roles and role not in left_out:
+                    left_out.add(role)
+                    self.notes.append(f"{where} has no column {name!r}: it is left out of the audit.")
             if (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
                 raise ValueError(f"{where} has log-ratios in another form than {sources[0].names[0]}: audit them apart")
             if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
                 raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
-            for why in roles.unfit.values():
-                self._note(f"{where}, {why}: it is left out of the audit.")
-        return [replace(r, columns={k: v for k, v in r.columns.items() if k in shared}) for r in by_file]
-
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
+        self.notes += [f"{sources[0].names[0]}, {why}: it is left out." for why in by_file[0].unfit.values()]
+        return [replace(r, columns={k: v for k, v in r.columns.items() if k not in left_out}) for r in by_file]
 
     def _gather(self, sources: Sequence[Source]) -> None:
         self.all, self.on_policy = Cells(), Cells()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fspo import fairness
-from fspo.audits.methods import Report, Rule
-from fspo.fairness import FEW
+from fspo.audits.methods import Rule
+from fspo.fairness import FEW, Bins, FairnessReport, report_of_bins
 from fspo.objectives import Responses
 from fspo.text import percent
 
@@ -35,6 +35,7 @@ class MismatchAudit:
     mu: float
     c: float | None
     drop_rate: float  # that c was chosen for
+    weights: list[float]  # by bin of length: the mean of exp(D) that TRL's rule leaves, 1 if nothing were lost
     snippets: dict[str, str]
 
     @property
@@ -47,15 +48,17 @@ class MismatchAudit:
         )
         if any(b.count < FEW for b in trl.bins) or len(trl.bins) < 2:
             return f"{start}; too few rows to tell by length"
-        short, long = trl.bins[0], trl.bins[-1]
-        ends = f"{percent(short.clip_rate)} of length {short.label}, {percent(long.clip_rate)} of {long.label}"
-        if self.c is None:
-            return f"{start}: {ends}"
-        return f"{start}: {ends}; |D - mu L| <= {self.c:g} sqrt(L) drops {percent(self.drop_rate)} at every length"
+        said = f"{start}: {_ends(trl)}"
+        return said if self.c is None else f"{said}; |D - mu L| <= {self.c:g} sqrt(L) {_ends(self.rules[-1].report)}"
 
 
-def mismatch(responses: Responses, report: Report, confidence: float) -> MismatchAudit:
-    """The rules on sampled rows; the sqrt(L) rule drops what the two-sided one does, within RATES."""
+def _ends(report: FairnessReport) -> str:
+    short, long = report.bins[0], report.bins[-1]
+    return f"{percent(short.clip_rate)} of length {short.label} and {percent(long.clip_rate)} of {long.label}"
+
+
+def mismatch(responses: Responses, bins: Bins, confidence: float) -> MismatchAudit:
+    """The rules on sampled rows in bins of length; the sqrt(L) rule drops what the two-sided one does, within RATES."""
     D, L, mu = responses.log_ratio, responses.lengths, responses.mu
     high, mean = math.log(HIGH), D / L
     accepted = {
@@ -70,8 +73,18 @@ def mismatch(responses: Responses, report: Report, confidence: float) -> Mismatc
         c = float(f"{width:.4g}") if width else None
     if c is not None:
         accepted["sqrt(L)"] = z <= c
-    rules = [Rule(name, report(kept.astype(np.float64))) for name, kept in accepted.items()]
-    return MismatchAudit(rules, mu, c, rate, {} if c is None else snippets(mu, c))
+    rules = [Rule(name, report_of_bins(bins, 1.0 - kept, confidence=confidence)) for name, kept in accepted.items()]
+    weights = bins.sum(np.where(accepted["TRL"], np.exp(np.minimum(D, high)), 0.0)) / bins.sum()
+    return MismatchAudit(rules, mu, c, rate, weights.tolist(), {} if c is None else snippets(mu, c))
+
+
+def weight_note(audit: MismatchAudit) -> str:
+    """What TRL's weights do to long answers, beside dropping them."""
+    bins = audit.rules[0].report.bins
+    return (
+        f"TRL's rule also weights what it keeps by exp(D): its mean weight is {audit.weights[0]:.2f} at length "
+        f"{bins[0].label} and {audit.weights[-1]:.2f} at {bins[-1].label}. The sqrt(L) rule keeps the weight 1."
+    )
 
 
 def snippets(mu: float, c: float) -> dict[str, str]:
@@ -79,6 +92,6 @@ def snippets(mu: float, c: float) -> dict[str, str]:
     loss = "actor_rollout_ref.actor.policy_loss.objective.mismatch"
     arguments = f'{{"mismatch": {{"c": {c:g}, "drift": {mu:g}}}}}'
     return {
-        "TRL": f'FSPOConfig(objective="fspo",\n           objective_args={arguments})',
+        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={arguments},\n)',
         "verl, beside the settings of fspo": f"+{loss}.c={c:g} \\\n+{loss}.drift={mu:g}",
     }

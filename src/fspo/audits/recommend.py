@@ -166,14 +166,17 @@ class Advisor:
 def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[str, str]:
     """The band as settings of each trainer. The drift is given as a number: c was measured around it."""
     values = {"c_low": c_low, "c_high": c_high, "drift": mu} | ({"exponent": exponent} if exponent != 0.5 else {})
-    arguments = ", ".join(f'"{key}": {value:g}' for key, value in values.items())
+    arguments = ",\n".join(f'        "{key}": {value:g}' for key, value in values.items())
     loss = "actor_rollout_ref.actor.policy_loss"
-    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode=fspo"]
-    verl += [f"+{loss}.updates={VERL_UPDATES}"]
+    verl = [
+        f"{loss}._target_=fspo.engines.verl.PolicyLoss",
+        f"{loss}.loss_mode=fspo",
+        f"+{loss}.updates={VERL_UPDATES}",
+    ]
     verl += [f"+{loss}.objective.{key}={value:g}" for key, value in values.items()]
     ours = ["objective.name=fspo", *(f"objective.{key}={value:g}" for key, value in values.items())]
     return {
-        "fspo": " ".join(ours),
-        "TRL": f'FSPOConfig(objective="fspo",\n           objective_args={{{arguments}}})',
+        "fspo": " \\\n".join(ours),
+        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={{\n{arguments}\n    }},\n)',
         "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
     }

@@ -18,7 +18,7 @@ WIDTH = 100  # of text that goes to no terminal
 
 
 def text(audit: Audit, width: int = WIDTH) -> str:
-    """Verdict, tables, recommendation and notes; no line is wider than `width`, apart from settings to paste."""
+    """Verdict, tables, recommendation and notes; no line is wider than `width` (80 or more)."""
     parts = [_wrapped(f"{audit.name}: {audit.rows:,} rows", width), _wrapped(audit.headline, width)]
     parts += [_text_table(table, width) for table in tables(audit)]
     if audit.recommendation is not None:
@@ -45,7 +45,7 @@ def page(audit: Audit) -> str:
     return document.document(
         title=f"{audit.name} – fspo audit",
         heading=audit.name,
-        lead=f"Audit of clipping, {audit.rows:,} rows",
+        lead=f"Audit of {'clipping' if audit.mismatch is None else 'sampler and trainer'}, {audit.rows:,} rows",
         main=main,
         footer="Written by fspo audit.",
     )
@@ -124,8 +124,7 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     for name, summary in summaries:
         rows.append([name, "", *("cannot tell" if few else summary(rule.report) for rule in rules)])
     unit = f" in {audit.unit}" if first.attribute == "length" else ""
-    what = "Clip rate" if audit.mismatch is None else "Dropped"
-    title = f"{what} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
+    title = f"{_measured(audit)} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
     return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)
 
 
@@ -187,6 +186,10 @@ def _training(audit: Audit) -> Table:
         rows.append([steps, f"{s.count:,}", f"{s.mean_length:.0f}", clip, lre, *numbers])
     head = ["steps", "sampled", "mean length", "clipped, %", "LRE", "mu", "sigma", "ESS"]
     return Table("Over training", head, rows)
+
+
+def _measured(audit: Audit) -> str:
+    return "Clip rate" if audit.mismatch is None else "Dropped"
 
 
 def _confidence(audit: Audit) -> str:
@@ -254,9 +257,9 @@ def _plots(audit: Audit) -> list[Plot]:
         first = rules[0].report
         groups = [_bars(rule.name, rule.report, k + 1) for k, rule in enumerate(rules[:4])]
         names = [b.label for b in first.bins]
-        title = f"Clip rate by {first.attribute}"
-        description = f"Share of answers whose gradient is clipped away, by bin of {first.attribute}, with intervals."
-        drawn.append(Plot(title, charts.bars(title, description, names, groups, first.attribute, "clip rate")))
+        title, y = f"{_measured(audit)} by {first.attribute}", _measured(audit).lower()
+        description = f"Share of answers that a rule removes, by bin of {first.attribute}, with intervals."
+        drawn.append(Plot(title, charts.bars(title, description, names, groups, first.attribute, y)))
     if any(s.clip_rate is not None for s in audit.spans):
         x = [(s.first + s.last) / 2 for s in audit.spans]
         low, high = ([s.interval[k] if s.interval else None for s in audit.spans] for k in (0, 1))

@@ -1,8 +1,8 @@
 """Tables of any size as batches of rows: Parquet, JSON lines, JSON, CSV, TSV, folders of them, or frames in memory.
 
-Memory is bounded by the batch or the row group, not by the file. A source maps a row to its file and number there (from 1, a header not
-counted), so that a bad value can be named. Text is read as polars reads it; a file that polars cannot read gets one
-sentence that says what it is and how to convert it.
+Memory is bounded by the batch or the row group, not by the file. A source maps a row to its file and number there
+(from 1, a header not counted), so that a bad value can be named. Text is read as polars reads it; a file that polars
+cannot read gets one sentence that says what it is and how to convert it.
 """
 
 from __future__ import annotations
