@@ -15,7 +15,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,16 +151,17 @@ def reasoning_gym() -> Iterator[Case]:
 
 def measure(name: str, cases: Sequence[Case], show: int) -> None:
     """One line of the table, with progress on a terminal or in a log."""
-    start, rejected, accepted = time.process_time(), [], []
+    start = time.process_time()
+    errors: dict[bool, list[Case]] = {True: [], False: []}
     for k, case in enumerate(cases):
         if k % 500 == 0:
             print(f"{name}: {k} of {len(cases)}", file=sys.stderr, flush=True)
         if equal(case.reference, case.answer, case.mode) is not case.right:
-            (rejected if case.right else accepted).append(case)
+            errors[case.right].append(case)
     seconds = time.process_time() - start
     rate = len(cases) / seconds
-    print(f"| {name} | {len(cases):,} | {len(rejected)} | {len(accepted)} | {rate:,.0f} |", flush=True)
-    for case in (rejected + accepted)[:show]:
+    print(f"| {name} | {len(cases):,} | {len(errors[True])} | {len(errors[False])} | {rate:,.0f} |", flush=True)
+    for case in (errors[True] + errors[False])[:show]:
         print(f"  {'rejected' if case.right else 'accepted'} {case.reference!r}: {case.answer!r}", file=sys.stderr)
 
 
@@ -191,7 +192,7 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="print so many errors per set")
     parser.add_argument("--only", help="measure one set")
     given = parser.parse_args()
-    sets = {
+    sets: dict[str, Callable[[], list[Case]]] = {
         "hostile": hostile,
         "GSM8K": lambda: list(gsm8k(given.data)),
         "MATH-500": lambda: list(math500(given.data)),

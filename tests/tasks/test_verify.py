@@ -34,7 +34,7 @@ def test_a_third_of_the_hostile_answers() -> None:
 @pytest.mark.slow
 def test_hostile_answers() -> None:
     rows = corpus()
-    assert len(rows) >= 2500
+    assert len(rows) >= 2000
     assert errors(rows) == []
 
 

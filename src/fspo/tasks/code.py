@@ -99,7 +99,7 @@ def extract_program(completion: str) -> str:
 
     A block may be unclosed at the end of the text. Blocks of other languages, such as a sample output, do not count.
     """
-    blocks = _FENCE.findall(completion.replace("\r\n", "\n"))
+    blocks: list[tuple[str, str]] = _FENCE.findall(completion.replace("\r\n", "\n"))
     named = [code for name, code in blocks if _PYTHON.fullmatch(name)]
     unnamed = [code for name, code in blocks if not name]
     return (named or unnamed or [completion])[-1]
