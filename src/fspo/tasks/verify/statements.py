@@ -192,8 +192,9 @@ def _last_boxes(text: str, boxes: list[_Box]) -> _Statement | None:
     if not boxes:
         return None
     first = len(boxes) - 1
-    while first and (between := text[boxes[first - 1][1] : boxes[first][0]])[:61] == between:
-        if not _JOINED.fullmatch(between):
+    while first > 0:
+        between = text[boxes[first - 1][1] : boxes[first][0]]
+        if len(between) > 60 or not _JOINED.fullmatch(between):
             break
         first -= 1
     parts = tuple(dict.fromkeys(content for _, _, content in boxes[first:]))
