@@ -112,18 +112,12 @@ def test_a_folder_of_tables_may_hold_descriptions(tmp_path: Path) -> None:
     assert figures(fspo.audit([tmp_path, tmp_path / "a.parquet"])) == EXPECTED  # a file that is given twice counts once
 
 
-@pytest.mark.parametrize(("yes", "no"), [("True", "False"), ("yes", "no"), ("1", "0"), (" TRUE", "f")])
-@pytest.mark.parametrize("form", ["frame", "csv", "jsonl"])
-def test_flags_and_numbers_as_text(tmp_path: Path, yes: str, no: str, form: str) -> None:
-    text = FRAME.with_columns(
-        pl.col("length").cast(pl.String),
-        accepted=pl.when(pl.col("accepted") == 1).then(pl.lit(yes)).otherwise(pl.lit(no)),
-    )
-    if form == "csv":
-        text.write_csv(tmp_path / "a.csv")
-    elif form == "jsonl":
-        text.write_ndjson(tmp_path / "a.jsonl")
-    assert figures(fspo.audit(text if form == "frame" else tmp_path / f"a.{form}")) == EXPECTED
+def test_flags_and_numbers_as_text(tmp_path: Path) -> None:
+    text = FRAME.with_columns(pl.col("length").cast(pl.String), accepted=pl.col("accepted") == 1)
+    text.to_pandas().to_csv(tmp_path / "a.csv", index=False)  # True and False
+    text.write_ndjson(tmp_path / "a.jsonl")
+    for data in (text, tmp_path / "a.csv", tmp_path / "a.jsonl"):
+        assert figures(fspo.audit(data)) == EXPECTED
 
 
 def test_a_column_that_appears_late(tmp_path: Path) -> None:
@@ -148,7 +142,7 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv", SMALL + "5,,1\n", ", row 3, column 'log_ratio' is empty"),
     ("a.csv", SMALL + "5,nan,1\n", ", row 3, column 'log_ratio' is nan"),
     ("a.csv", SMALL + "5,0.1,2\n", ", row 3, column 'accepted' is 2 where a share between 0 and 1 is needed"),
-    ("a.csv", SMALL + "5,0.1,maybe\n", ", row 3, column 'accepted' is 'maybe' where true or false is needed"),
+    ("a.csv", SMALL + "5,0.1,maybe\n", ", row 3, column 'accepted' is 'maybe' where a number is needed"),
     ("a.csv", SMALL + "5,0.1,1,7\n", " has a row with more fields than its header"),
     ("a.csv", SMALL.replace(",", ";").replace(".", ","), " is separated by ';' where ',' is needed"),
     ("a.csv", SMALL.replace(",", ", "), " has spaces after its separators: convert it with sed"),

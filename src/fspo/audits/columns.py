@@ -58,9 +58,6 @@ WANTED = {
     "reward": "where a finite number is needed: leave it empty if there is none",
 }
 NO_VALUE = "(none)"  # of a column of categories
-FLAGS = ("accepted", "clipped", "truncated", "off_policy")
-WORDS = dict.fromkeys(("true", "yes", "y", "t"), "1") | dict.fromkeys(("false", "no", "n", "f"), "0")
-
 PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
 
 
@@ -226,7 +223,7 @@ class BatchReader:
         return columns, tokens
 
     def _series(self, role: str) -> pl.Series:
-        """The column of a role; numbers given as text are numbers, and so are true, yes, false and no."""
+        """The column of a role; numbers given as text are numbers."""
         values = self.batch[self.roles.columns[role]]
         if role in ("text", "part"):
             return values
@@ -234,13 +231,11 @@ class BatchReader:
             whole = role in (*LIMITS, "step") and values.dtype.is_integer()
             plain = whole or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
             return values if plain else values.cast(pl.Float64)
-        words = values.str.strip_chars().str.to_lowercase()
-        words = words.replace(WORDS) if role in FLAGS else words
-        numbers = words.cast(pl.Float64, strict=False)
-        bad = (numbers.is_null() & values.is_not_null() & (words != "")).to_numpy()
+        text = values.str.strip_chars()
+        numbers = text.cast(pl.Float64, strict=False)
+        bad = (numbers.is_null() & values.is_not_null() & (text != "")).to_numpy()
         if bad.any() and not (role in ("reward", "step") and bad.all()):  # words alone, such as grades, are no numbers
-            needed = "true or false" if role in FLAGS else "a number"
-            self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where {needed} is needed")
+            self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
         return numbers
 
     def _some(self, role: str) -> Columns:
@@ -447,11 +442,9 @@ class BatchReader:
         if not values.dtype.is_numeric():
             return values.cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
         numbers = values.cast(pl.Float64).to_numpy()  # a null becomes NaN
-        if np.isfinite(numbers).all() and values.dtype in (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32):
-            return values.to_numpy()
         if not np.isfinite(numbers).all():
             self.fail(~np.isfinite(numbers), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
-        return numbers
+        return values.to_numpy() if values.dtype.is_integer() else numbers
 
 
 def _position(sizes: Array) -> Array:
