@@ -313,6 +313,13 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
 
     Of a run with LoRA only the adapters are written, as peft reads them; with `merge` they are added to the weights of
     the model that they were trained on, and the whole model is written.
+
+    >>> import fspo
+    >>> tiny = {"model": {"path": "tiny:1x32"}, "warmup": None, "task": {"name": "sort", "n_max": 5}, "steps": 1}
+    >>> small = {"rollout": {"prompts": 4, "group": 4, "max_new_tokens": 6}, "eval": {"prompts": 8}}
+    >>> run = fspo.train(tiny | small, "runs/first")
+    >>> [path.name for path in fspo.export("runs/first", "models/first").glob("*.safetensors")]
+    ['model.safetensors']
     """
     run, out = Path(run), Path(out)
     refuse_script(run)
