@@ -13,7 +13,7 @@ from fspo import objectives, ratios, tasks
 from fspo.config import read
 from fspo.model.answers import Answers, split
 from fspo.model.loading import load
-from fspo.runs import Metrics, RunWriter, read_lines
+from fspo.runs import Metrics, RunWarning, RunWriter, read_lines
 from fspo.runs.recorder import Recorder, Update, warnings_of
 from fspo.tasks.scoring import Scorer
 from fspo.training.collect import collect
@@ -110,3 +110,16 @@ def test_a_step_is_written_with_its_rows_and_the_next_begins_empty(tmp_path: Pat
     assert rows["off_policy"].to_list() == [False] * 3 + [True] * 3
     assert rows["log_ratio"].null_count() == rows["accepted"].null_count() == 1
     assert recorder.updates == []
+
+
+def test_a_step_that_cannot_be_written_is_counted_and_warned_about_once(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path)
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        Recorder(writer).close(1)
+    recorder = Recorder(writer, optional=True)
+    recorder.add(update(0, [0.5, 0.2]))
+    with pytest.warns(RunWarning, match="the run goes on without its records") as caught:
+        closed = [recorder.close(step) for step in (1, 2, 3)]
+    assert [(metrics.step, metrics.updates) for metrics in closed] == [(1, 1), (2, None), (3, None)]
+    assert (recorder.lost, len(caught)) == (3, 1)

@@ -41,7 +41,7 @@ class UpdateTracker:
 
     def _begin(self) -> None:
         self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last `close`
-        self._recorder = Recorder(self.writer)
+        self._recorder = Recorder(self.writer, optional=True)
         self._extra: dict[str, Any] = {}  # further metrics of the rollout
         self._must_cut = True  # the folder may hold lines of an earlier run from this step on
 

@@ -10,14 +10,16 @@ A trainer that has tensors of each micro-batch makes its rows with `response_row
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from fspo import fairness, ratios
-from fspo.runs.folder import RunWriter
+from fspo.runs.folder import RunWarning, RunWriter
 from fspo.runs.rows import COLUMNS
 from fspo.runs.schema import ClipBin, Cosine, Metrics, unscored_warnings
 
@@ -67,12 +69,14 @@ class Update:
 class Recorder:
     """Keeps the updates on a rollout and writes them to a run folder when it ends.
 
-    Without a writer, as on ranks other than the first, it only computes.
+    Without a writer, as on ranks other than the first, it only computes. With `optional`, a step that cannot be
+    written (a full disk) is counted in `lost` and warned about once; the training goes on.
     """
 
-    def __init__(self, writer: RunWriter | None = None, bins: int = BINS) -> None:
-        self.writer, self.bins = writer, bins
+    def __init__(self, writer: RunWriter | None = None, bins: int = BINS, *, optional: bool = False) -> None:
+        self.writer, self.bins, self.optional = writer, bins, optional
         self.updates: list[Update] = []  # on the current rollout
+        self.lost = 0  # steps that could not be written
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
@@ -82,14 +86,26 @@ class Recorder:
         values = known | (summarise(self.updates, self.bins) if self.updates else {})
         metrics = Metrics(step=step, **values)
         metrics = metrics.model_copy(update={"warnings": warnings_of(metrics)})
+        updates, self.updates = self.updates, []
         if self.writer is not None:
-            self.writer.append(metrics)
-            self.writer.rows(step, _table(self.updates, step))
-            for update in self.updates:
-                if update.cosine is not None:
-                    self.writer.append(update.cosine)
-        self.updates = []
+            try:
+                _write(self.writer, metrics, updates)
+            except (OSError, pl.exceptions.PolarsError) as error:
+                if not self.optional:
+                    raise
+                self.lost += 1
+                if self.lost == 1:
+                    text = f"{self.writer.folder} cannot be written ({error}): the run goes on without its records"
+                    warnings.warn(text, RunWarning, stacklevel=2)
         return metrics
+
+
+def _write(writer: RunWriter, metrics: Metrics, updates: list[Update]) -> None:
+    writer.append(metrics)
+    writer.rows(metrics.step, _table(updates, metrics.step))
+    for update in updates:
+        if update.cosine is not None:
+            writer.append(update.cosine)
 
 
 def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
@@ -142,36 +158,36 @@ def clipping(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
 
 def warnings_of(metrics: Metrics) -> dict[str, str]:
     """What a user should act on, by kind."""
-    warnings = {}
+    kinds = {}
     if (metrics.truncated or 0) > 0.5:
-        warnings["truncated"] = (
+        kinds["truncated"] = (
             f"{metrics.truncated:.0%} of the answers met the limit of new tokens and were cut off: raise it, or most "
             "rewards are of unfinished answers"
         )
     groups = metrics.groups or 0
     flat = (metrics.groups_without_variance or 0) + (metrics.groups_single or 0)
     if flat > 0.8 * groups:
-        warnings["variance"] = (
+        kinds["variance"] = (
             f"{flat} of {groups} groups have no variance in their rewards and teach nothing: use an easier or harder "
             "task, larger groups, or dynamic sampling"
         )
-    warnings |= unscored_warnings(metrics)
+    kinds |= unscored_warnings(metrics)
     if metrics.on_policy and metrics.updates == 1:
-        warnings["on_policy"] = (
+        kinds["on_policy"] = (
             "every update is on-policy, so the ratio is 1 and clipping cannot act: make more updates per rollout "
             "(epochs or minibatches), or train on older answers"
         )
     if metrics.clip_rate is not None and metrics.clip_rate > NEARLY_ALL:
-        warnings["clip_rate"] = (
+        kinds["clip_rate"] = (
             f"clipping removed {metrics.clip_rate:.0%} of the gradients: widen the objective's clip range (`fspo "
             "audit` of the run recommends one), or lower the learning rate or the number of updates per rollout"
         )
     if metrics.ess is not None and metrics.ess < FEW_SAMPLES:
-        warnings["drift"] = (
+        kinds["drift"] = (
             f"the effective sample size fell to {metrics.ess:.1%}: the policy has drifted far from the one that "
             "sampled; lower the learning rate or the number of updates per rollout"
         )
-    return warnings
+    return kinds
 
 
 def _table(updates: list[Update], step: int) -> dict[str, list[Any]]:
