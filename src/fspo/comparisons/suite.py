@@ -90,10 +90,10 @@ class Suite(Settings):
             raise ValueError(
                 f"reference = {self.reference!r} is not one of the methods{hint(self.reference, self.methods)}"
             )
-        for setting, methods in self.ranges.items():
-            for label, known in [(setting, self.settings), *((method, self.methods) for method in methods)]:
-                if label not in known:
-                    raise ValueError(f"ranges names {label!r}, which the suite does not have{hint(label, known)}")
+        methods = dict.fromkeys(label for tuned in self.ranges.values() for label in tuned)
+        for label in [*(self.ranges.keys() - self.settings.keys()), *(methods.keys() - self.methods.keys())]:
+            near = hint(label, [*self.settings, *self.methods])
+            raise ValueError(f"ranges names {label!r}, which the suite does not have{near}")
         for setting in self.settings:
             numbers = {label: len(trials) for label in self.methods if (trials := self.trials(setting, label))}
             if len(set(numbers.values())) > 1:
