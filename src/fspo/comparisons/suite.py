@@ -90,10 +90,12 @@ class Suite(Settings):
             raise ValueError(
                 f"reference = {self.reference!r} is not one of the methods{hint(self.reference, self.methods)}"
             )
-        methods = dict.fromkeys(label for tuned in self.ranges.values() for label in tuned)
-        for label in [*(self.ranges.keys() - self.settings.keys()), *(methods.keys() - self.methods.keys())]:
-            near = hint(label, [*self.settings, *self.methods])
-            raise ValueError(f"ranges names {label!r}, which the suite does not have{near}")
+        for setting, methods in self.ranges.items():
+            named: list[tuple[str, Mapping[str, Any]]] = [(setting, self.settings)]
+            named += [(method, self.methods) for method in methods]
+            for label, known in named:
+                if label not in known:
+                    raise ValueError(f"ranges names {label!r}, which the suite does not have{hint(label, known)}")
         for setting in self.settings:
             numbers = {label: len(trials) for label in self.methods if (trials := self.trials(setting, label))}
             if len(set(numbers.values())) > 1:
