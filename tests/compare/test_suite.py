@@ -90,14 +90,10 @@ def test_seeds_take_turns_with_the_warm_starts() -> None:
 CONFIRM = {"stack": {"task": "stack"}}
 
 
-def test_confirming_tasks_come_last_and_are_tuned_like_the_others() -> None:
-    plan = Plan(suite(confirm=CONFIRM))
-    assert [c.task for c in plan.test].index("stack") == sum(c.task != "stack" for c in plan.test)
-    assert {c.task for c in plan.tuning} == {"sort", "add", "stack"}
-    assert {c.place[0] for c in plan.test} == {"sort", "add", "stack"}
-
-
-def test_a_shared_trial_is_chosen_by_the_choosing_tasks_alone() -> None:
+def test_confirming_tasks_come_last_and_a_shared_trial_is_chosen_without_them() -> None:
+    alone = Plan(suite(confirm=CONFIRM))
+    assert [c.task for c in alone.test].index("stack") == sum(c.task != "stack" for c in alone.test)
+    assert {c.task for c in alone.tuning} == {"sort", "add", "stack"}
     plan = Plan(suite(confirm=CONFIRM, settings={"near": {}}, tuning={"shared": True}))
     assert {c.task for c in plan.tuning} == {"sort", "add"}
     scores = {("sort", 0): 0.9, ("sort", 1): 0.2, ("add", 0): 0.1, ("add", 1): 0.7}  # means 0.5 and 0.45

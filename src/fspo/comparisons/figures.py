@@ -87,7 +87,6 @@ def figure_sections(results: SuiteResults) -> list[FigureSection]:
         return lambda title, groups: _over_steps(results, title, groups, (steps, key), y_label, **options)
 
     accuracy = over("eval_steps", "eval_accuracy", "accuracy", hold=True, top=1.0, percent_axis=True)
-
     sections = [
         _summary(results),
         section("accuracy", "Held-out accuracy", "Means. A run that failed keeps its last accuracy.", accuracy),

@@ -103,7 +103,8 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
     for setting, (kind, part) in itertools.product(results.settings, results.parts.items()):
         together = {f"{kind}tasks": part} if len(part) > 1 else {}
         for name, tasks in (together | {task: [task] for task in part}).items():
-            ahead = lead(*(results.of(m, setting, tasks) for m in (one, other)), results.suite.endpoint)
+            ours, theirs = (results.of(method, setting, tasks) for method in (one, other))
+            ahead = lead(ours, theirs, results.suite.endpoint)
             if ahead is not None:
                 won = f"{ahead.won:g} of {ahead.pairs}"
                 rows.append([f"{setting}, {name}", percent(ahead.difference, signed=True), won])
