@@ -5,6 +5,7 @@ Logits are laid out (vocabulary, rows).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -104,7 +105,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 
 def _require_finite(highest: Tensor) -> None:
     """Refuse logits of which the largest of a row is not finite: one NaN makes it NaN."""
-    if not torch.isfinite(highest).all():
+    if not math.isfinite(highest.sum().item()):
         raise FloatingPointError(
             "the model's logits are not finite, because weights of it are NaN or too large: lower the learning rate, "
             "then go on from an earlier checkpoint or start again"
