@@ -178,7 +178,7 @@ def test_verls_validation_may_cut_the_distribution(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fspo", "fspo.grpo"])
 @pytest.mark.parametrize(
     "rule",
-    [{"c": 0.3}, {"c": 0.2, "mode": "truncate"}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
+    [{"c": 0.3}, {"mode": "truncate", "high": 1.2}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
 )
 def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
     """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""

@@ -422,4 +422,4 @@ def test_an_objective_of_another_module(model: Path, tmp_path: Path) -> None:
     assert isinstance(run.objective, Halved)
     recorded = load(tmp_path / "fspo").objective
     assert recorded == {"name": HALVED, **parameters}
-    assert fspo.objectives.get(**recorded) == run.objective
+    assert fspo.objectives.get(**recorded).model_dump() == run.objective.model_dump()

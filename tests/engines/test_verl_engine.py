@@ -61,15 +61,15 @@ def tracker_of(config: ActorConfig) -> UpdateTracker:
 def test_a_registered_loss_is_ours(name: str) -> None:
     for seed in range(20):
         before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
-        learning = {"drift": "kl"} if name in ("fspo", "fspo_root") else {}
+        learning = {"drift": "kl"} if name == "fspo" else {}
         config = actor(name, learning, updates=1)
         call(config, before, before.logprobs)  # the rollout from which the drift and an adaptive band are taken
         objective = fspo.objectives.get(NAMES[name], **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
         objective.observe(S, before.mask.sum(-1), 0)
-        tokens = float(batch.mask.sum())
-        totals = Totals(len(batch.mask), tokens, known.drift * tokens)
+        totals = tracker_of(config).totals(len(batch.mask), float(batch.mask.sum()))
+        assert totals.drift == pytest.approx(known.drift, rel=1e-9)
 
         def ours(
             logprobs: torch.Tensor, batch: Inputs = batch, objective: Objective = objective, totals: Totals = totals

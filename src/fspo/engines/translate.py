@@ -54,8 +54,8 @@ the answer is: its logarithm is a sum over tokens, with a standard deviation tha
 """
 
 RULE = (
-    "vLLM samples: its mismatch with the trainer is corrected by one weight per answer, masked outside "
-    f"exp(± {BAND['c']} sqrt(L)); objective.mismatch changes the rule, null switches it off"
+    "vLLM samples: an answer is dropped where the sum of its log-probs differs from the trainer's by more than "
+    f"± {BAND['c']} sqrt(L); objective.mismatch changes the rule, null switches it off"
 )
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
