@@ -5,11 +5,8 @@ Bands come from the objectives: an objective that another package registers is d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -29,14 +26,16 @@ SCATTER_POINTS = 2000
 
 
 def log_ratios(runs: Sequence[ReportRun]) -> list[Panel]:
-    return [panel for run in runs for panel in (_scatter(run, runs), _z_histogram(run, runs))]
+    return [_scatter(run, runs) for run in runs]
 
 
 def _scatter(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
     title = of_run("Log-ratio S against length L", run, runs)
-    scale, rows = last_scale(run), run.rows
-    if scale is None or rows is None:
+    rows = run.rows
+    if rows is None or not rows.off_policy:
         return Missing(title, why_no_clipping(run))
+    responses = rows.last_responses
+    sigma = ratios.scale(responses.log_ratio, responses.lengths, responses.mu)
     some = rows.last.sample(SCATTER_POINTS, seed=0) if len(rows.last) > SCATTER_POINTS else rows.last
     groups = []
     for label, colour, part in (
@@ -52,8 +51,8 @@ def _scatter(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
     others = [rule for rule in rules if own is None or rule.objective.name != own.objective.name]
     svg = charts.scatter(
         title,
-        f"{len(some):,} answers of {between(rows.last_steps)}; drift {short(scale.mu)} per token, scale "
-        f"{short(scale.sigma)}.",
+        f"{len(some):,} answers of {between(rows.last_steps)}; drift {short(responses.mu)} per token, scale "
+        f"{short(sigma)}.",
         groups,
         _curves(own, L, f"{own.name}, the run's band", False) if own else [],
         [line for rule in others for line in _curves(rule, L, rule.name, True)],
@@ -67,8 +66,8 @@ def _scatter(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
 def _curves(rule: DrawnBand, L: Floats, label: str, dashed: bool) -> list[Series]:
     low, high = rule.bounds(L)
     return [
-        Series(label, list(L), [float(v) for v in high], colour=rule.colour, dashed=dashed),
-        Series("", list(L), [float(v) for v in low], colour=rule.colour, dashed=dashed),
+        Series(label, list(L), [float(v) for v in high], colour=rule.objective.color, dashed=dashed),
+        Series("", list(L), [float(v) for v in low], colour=rule.objective.color, dashed=dashed),
     ]
 
 
@@ -84,57 +83,20 @@ def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, dra
     text = f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
     text += "".join(f"{note}. " for note in notes)
     text += "An answer outside is clipped only if its advantage would push it further out."
-    return text + (f" {drawn:,} of {len(rows.last):,} answers drawn." if drawn < len(rows.last) else "")
+    text += f" {drawn:,} of {len(rows.last):,} answers drawn." if drawn < len(rows.last) else ""
+    return text + _scaling(rows)
 
 
-def _z_histogram(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
-    title = of_run("Scaled log-ratio z = (S − μL) / √L", run, runs)
-    scale, rows = last_scale(run), run.rows
-    if scale is None or rows is None:
-        return Missing(title, why_no_clipping(run))
-    sigma, z = scale.sigma, scale.z
-    reach = min(5 * sigma, float(np.abs(z).max()) * 1.02)
-    counts, edges = np.histogram(z, bins=40, range=(-reach, reach))
-    x = np.linspace(-reach, reach, 121)
-    density = np.exp(-0.5 * (x / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
-    heights = density * len(z) * (edges[1] - edges[0])
-    curve = Series(f"Gaussian, σ = {short(sigma)}", list(x), list(heights), colour=2)
-    own = own_rule(run)
-    level = own.level if own is not None else None
-    marks = [("±c", -level.c_low), ("±c", level.c_high)] if level is not None else []
-    beyond = float(np.mean(np.abs(z) > 2 * sigma))
-    svg = charts.histogram(
-        title,
-        f"{len(z):,} answers; {percent(beyond)} lie beyond two sigma, a Gaussian has 4.6 %.",
-        [float(e) for e in edges],
-        [float(c) for c in counts],
-        curve,
-        marks,
-        "z",
-        "answers",
-    )
-    caption = f"{percent(beyond)} lie beyond 2σ (a Gaussian: 4.6 %); pooling updates of different age adds to that. "
-    outside = int(np.sum(np.abs(z) > reach))
-    if outside:
-        caption += f"{outside:,} beyond 5σ are not drawn. "
+def _scaling(rows: RowSummary) -> str:
+    """How the spread of S grows with the length; nothing where it cannot be estimated."""
     try:
         law = scaling_law(rows.last["log_ratio"].to_numpy(), rows.last["length"].to_numpy())
-    except ValueError:
-        pass  # too few answers, or one length only: there is no exponent to estimate
-    else:
-        caption += (
-            f"The spread of S grows as L to the power {law.exponent:.2f} "
-            f"({law.interval[0]:.2f} to {law.interval[1]:.2f}); the √L band expects 0.5."
-        )
-    return Plot(title, svg, caption)
-
-
-class LevelBand(NamedTuple):
-    """A band mu L - c_low sqrt(L) .. mu L + c_high sqrt(L), which has the same bounds of z at every length."""
-
-    mu: float
-    c_low: float
-    c_high: float
+    except ValueError:  # too few answers, or one length only
+        return ""
+    return (
+        f" The spread of S grows as L to the power {law.exponent:.2f} ({law.interval[0]:.2f} to "
+        f"{law.interval[1]:.2f}); the √L band expects 0.5."
+    )
 
 
 @dataclass(frozen=True)
@@ -146,10 +108,6 @@ class DrawnBand:
     totals: Totals
 
     @property
-    def colour(self) -> int:
-        return self.objective.color
-
-    @property
     def text(self) -> str:
         """The name and the parameters of the range."""
         parameters = self.objective.clip_parameters.items()
@@ -158,23 +116,10 @@ class DrawnBand:
 
     def bounds(self, L: Floats) -> tuple[Floats, Floats]:
         """The lower and the upper bound of S at each length."""
-        centre, below, above = self._band(L)
-        return centre - below, centre + above
-
-    @cached_property
-    def level(self) -> LevelBand | None:
-        L = np.array([1.0, 100.0, 10_000.0])
-        centre, below, above = self._band(L)
-        scaled = [centre / L, below / np.sqrt(L), above / np.sqrt(L)]
-        if not all(np.isfinite(v).all() and np.allclose(v, v[0], rtol=1e-9, atol=0) for v in scaled):
-            return None
-        return LevelBand(*(float(v[0]) for v in scaled))
-
-    def _band(self, L: Floats) -> tuple[Floats, Floats, Floats]:
         band = self.objective.band(L, self.totals)
         assert band is not None
         centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), L.shape) for v in band[:3])
-        return centre, below, above
+        return centre - below, centre + above
 
 
 def own_objective(run: ReportRun) -> Objective | None:
@@ -216,25 +161,6 @@ def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]
         else:
             rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals))
     return rules, notes
-
-
-class Scale(NamedTuple):
-    """Drift and scale of the last steps, and z = (S - mu L) / sqrt(L) of their rows."""
-
-    mu: float
-    sigma: float
-    z: Floats
-
-
-def last_scale(run: ReportRun) -> Scale | None:
-    """Around the centre of the run's own band if that is level in z, else around the drift; None while S is 0."""
-    if run.rows is None or not run.rows.off_policy:
-        return None
-    rule = own_rule(run)
-    rows = run.rows.last_responses
-    mu = rows.mu if rule is None or rule.level is None else rule.level.mu
-    sigma = ratios.scale(rows.log_ratio, rows.lengths, mu)
-    return Scale(mu, sigma, (rows.log_ratio - mu * rows.lengths) / np.sqrt(rows.lengths)) if sigma else None
 
 
 def _last_means(run: ReportRun) -> dict[str, float]:

@@ -14,7 +14,6 @@ from fspo.report.series import (
     NO_ROWS,
     TOKENS,
     MetricPanel,
-    between,
     ends_of,
     held_out,
     main_split,
@@ -24,12 +23,11 @@ from fspo.report.series import (
     series_of,
     smooth_note,
     values_of,
-    with_interval,
 )
 from fspo.runs import Evaluated, Metrics, RateBin
 from fspo.text import percent, short
 
-LENGTH_BARS = 30
+LENGTH_POINTS = 30  # of the distribution
 
 
 def learning(runs: Sequence[ReportRun]) -> list[Panel]:
@@ -45,41 +43,28 @@ def learning(runs: Sequence[ReportRun]) -> list[Panel]:
 
 
 def _held_out_curve(runs: Sequence[ReportRun]) -> Panel | None:
-    title = "Held-out accuracy"
-    lines = [
-        Series(name, [e.step for e in evaluations], [e.accuracy for e in evaluations],
-               *ends_of([e.interval for e in evaluations]), colour=colour_of(k), dots=True, whiskers=True,
-               dashed=k >= COLOURS)
-        for k, (name, evaluations) in enumerate(_splits(runs, "accuracy")) if evaluations
-    ]  # fmt: skip
-    if not lines:
-        # Another engine evaluates only where its user asks for it.
-        waits = any(run.facts.engine == "local" for run in runs)
-        missing = Missing(title, "No evaluation has been written yet.") if waits else None
-        return _held_out_reward(runs) or missing
-    said = []
-    for run in runs:
-        if evaluations := main_split(run):
-            first, last = evaluations[0], evaluations[-1]
-            said.append(
-                ("" if len(runs) == 1 else f"{run.name}: ")
-                + f"from {with_interval(first.accuracy, first.interval)} at step {first.step} to "
-                f"{with_interval(last.accuracy, last.interval)} at step {last.step}"
-            )
-    svg = charts.line(title, "; ".join(said) + ".", lines, y_label="accuracy", top=1.0, percent_axis=True)
-    return Plot(title, svg, _size(runs) + "Error bars are the evaluation's own intervals.")
-
-
-def _held_out_reward(runs: Sequence[ReportRun]) -> Panel | None:
-    """For evaluations whose rewards are not shares of a whole one, and which have no accuracy."""
-    title = "Held-out reward"
-    splits = _splits(runs, "reward")
-    lines = [
-        Series(name, [e.step for e in evaluations], [e.reward for e in evaluations], colour=colour_of(k), dots=True)
-        for k, (name, evaluations) in enumerate(splits) if evaluations
-    ]  # fmt: skip
-    last = [f"{name}: {short(rows[-1].reward)} at step {rows[-1].step}" for name, rows in splits if rows]
-    return Plot(title, charts.line(title, "; ".join(last) + ".", lines, y_label="mean reward")) if lines else None
+    """Accuracy, or the reward of evaluations whose rewards are not shares of a whole one and have no accuracy."""
+    for value, form in (("accuracy", percent), ("reward", short)):
+        splits = [(k, name, rows) for k, (name, rows) in enumerate(_splits(runs, value)) if rows]
+        if not splits:
+            continue
+        title = f"Held-out {value}"
+        lines, said = [], []
+        for k, name, rows in splits:
+            y = [getattr(e, value) for e in rows]
+            ends = ends_of([e.interval for e in rows]) if value == "accuracy" else (None, None)
+            look = {"colour": colour_of(k), "dots": True, "whiskers": True, "dashed": k >= COLOURS}
+            lines.append(Series(name, [e.step for e in rows], y, *ends, **look))
+            said.append(f"{name}: from {form(y[0])} at step {rows[0].step} to {form(y[-1])} at step {rows[-1].step}")
+        share = value == "accuracy"
+        svg = charts.line(
+            title, "; ".join(said) + ".", lines, y_label=value, top=1.0 if share else None, percent_axis=share
+        )  # fmt: skip
+        note = " Error bars are the evaluation's own intervals." if share else ""
+        return Plot(title, svg, f"{'; '.join(said)}.{note}")
+    # Another engine evaluates only where its user asks for it.
+    waits = any(run.facts.engine == "local" for run in runs)
+    return Missing("Held-out accuracy", "No evaluation has been written yet.") if waits else None
 
 
 def _splits(runs: Sequence[ReportRun], value: str) -> list[tuple[str, list[Evaluated]]]:
@@ -87,15 +72,6 @@ def _splits(runs: Sequence[ReportRun], value: str) -> list[tuple[str, list[Evalu
     if len(runs) == 1:
         return list(held_out(runs[0], value).items())
     return [(run.name, main_split(run, value)) for run in runs]
-
-
-def _size(runs: Sequence[ReportRun]) -> str:
-    """How many prompts and samples, where all runs agree."""
-    sizes = {(lines[-1].prompts, lines[-1].samples) for run in runs if (lines := main_split(run))}
-    prompts, samples = sizes.pop()
-    if prompts is None or sizes:
-        return ""
-    return f"{prompts:,} prompts" + (f", {samples} sample{'s' * (samples != 1)} each" if samples else "") + ". "
 
 
 def _reward_curve(runs: Sequence[ReportRun]) -> Panel:
@@ -177,36 +153,24 @@ def _length_curve(runs: Sequence[ReportRun]) -> Panel:
 
 def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
     title = "Length distribution, last steps"
-    shown = [(k, run, run.rows) for k, run in enumerate(runs) if run.rows is not None]
+    shown = [(k, run.rows.last["length"].to_numpy()) for k, run in enumerate(runs) if run.rows is not None]
     if not shown:
         return Missing(title, NO_ROWS)
-    columns = [rows.last["length"].to_numpy() for _, _, rows in shown]
-    low, high = min(c.min() for c in columns), max(c.max() for c in columns)
-    # Whole tokens per bar, so that every bar stands for the same number of lengths.
-    width = max(1, int(np.ceil((high - low + 1) / LENGTH_BARS)))
+    low, high = min(lengths.min() for _, lengths in shown), max(lengths.max() for _, lengths in shown)
+    # Whole tokens per bin, so that every bin stands for the same number of lengths.
+    width = max(1, int(np.ceil((high - low + 1) / LENGTH_POINTS)))
     edges = np.arange(low - 0.5, high + 0.5 + width, width)
-    counts = [np.histogram(c, edges)[0] for c in columns]
-    if len(runs) == 1:
-        steps = between(shown[0][2].last_steps)
-        middle = float(np.median(columns[0]))
-        svg = charts.histogram(
-            title,
-            f"Answers of {steps}: from {low:g} to {high:g} tokens, median {middle:g}.",
-            [float(e) for e in edges],
-            [float(c) for c in counts[0]],
-            None,
-            [(f"median, {middle:g}", middle)],
-            TOKENS,
-            "rows",
-        )
-        return Plot(title, svg, f"Rows of {steps}: an answer counts once for each update that computed it.")
     centres = [float(e) for e in (edges[:-1] + edges[1:]) / 2]
-    lines = [
-        Series(run.name, centres, [float(v) for v in count / count.sum()], colour=colour_of(k))
-        for (k, run, _), count in zip(shown, counts, strict=True)
-    ]
-    svg = charts.line(title, "Share of answers by length.", lines, TOKENS, "share of answers", percent_axis=True)
-    return Plot(title, svg, f"Share of each run's answers in bins of {width} token{'s' * (width > 1)}.")
+    lines, said = [], []
+    for k, lengths in shown:
+        share = np.histogram(lengths, edges)[0] / len(lengths)
+        lines.append(Series(runs[k].name, centres, [float(v) for v in share], colour=colour_of(k)))
+        said.append(
+            f"{runs[k].name}: from {lengths.min():g} to {lengths.max():g} tokens, median {np.median(lengths):g}"
+        )
+    svg = charts.line(title, "; ".join(said) + ".", lines, TOKENS, "share of answers", percent_axis=True)
+    note = f"Share of answers in bins of {width} token{'s' * (width > 1)}: an answer counts once per update."
+    return Plot(title, svg, f"{'; '.join(said)}. {note}")
 
 
 def _computed(line: Metrics) -> float | None:

@@ -1,7 +1,7 @@
 """The report of one run or of several: one HTML file that opens from disk and requests nothing from any other machine.
 
-The charts are drawn here, as SVG. The script moves the slider, searches the answers and sets the theme; without it the
-page can still be read.
+The charts are drawn here, as SVG. The script searches the answers and sets the theme; without it the page can still be
+read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fspo.files import replace_file
 from fspo.pages import document
 from fspo.pages.document import Panel, Plot, Section, grid
 from fspo.report.bands import log_ratios
-from fspo.report.clipping import clip_rates, guarantee, same_answers
+from fspo.report.clipping import clip_rates, direction, same_answers
 from fspo.report.learning import health, learning, lengths
 from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
@@ -51,7 +51,7 @@ SECTIONS = (
     Part(
         "direction",
         "LRE and direction",
-        guarantee,
+        direction,
         "The Length Reweighting Error (LRE) is how far the acceptance of the worst bin lies from the average, as a "
         "share of it: 0 is fair. A small LRE bounds how far clipping can turn the update, if clipping is even inside "
         "a bin.",
@@ -108,6 +108,6 @@ def content(runs: Runs) -> Markup:
 
 
 def plots(runs: Runs) -> Iterator[Plot]:
-    """Every plot of the page, without the bars that a slider changes."""
+    """Every plot of the page."""
     for part in SECTIONS:
         yield from (panel for panel in part.panels(runs) if isinstance(panel, Plot))

@@ -134,7 +134,3 @@ def range_name(low: float, high: float) -> str:
 
 def between(steps: tuple[float, float]) -> str:
     return f"step {steps[0]:g}" if steps[0] == steps[1] else f"steps {steps[0]:g} to {steps[1]:g}"
-
-
-def with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    return f"{percent(value)} ({percent(interval[0])} to {percent(interval[1])})" if interval else percent(value)
