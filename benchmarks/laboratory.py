@@ -170,7 +170,7 @@ def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
     spread = charts.scatter(
         "Log-ratio S by answer length", "Each dot is an answer. Its log-ratio S is a sum of L small terms, so that its "
         "spread grows like sqrt(L). An answer outside a method's two lines is clipped.",
-        [charts.Points("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
+        [charts.Series("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
         "log-ratio S",
     )  # fmt: skip
     return [Plot("clip by length", rates), Plot("bands", spread)]

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from fspo.text import escape, percent, short, slug, visible
 
 __all__ = [
-    "MOST_POINTS", "Bars", "Dot", "Points", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "scatter",
+    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "scatter",
     "span", "thin", "ticks",
 ]  # fmt: skip
 
@@ -531,20 +531,10 @@ def _short(name: str) -> str:
 # --- Points with curves over them ---
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points of one colour."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: int = 1
-
-
 def scatter(
     title: str,
     description: str,
-    groups: Sequence[Points],
+    groups: Sequence[Series],
     curves: Sequence[Series],
     others: Sequence[Series],
     x_label: str,

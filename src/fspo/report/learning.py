@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,14 +31,9 @@ LENGTH_POINTS = 30  # of the distribution
 
 
 def learning(runs: Sequence[ReportRun]) -> list[Panel]:
-    by_length = [[(line, line.by_length) for line in main_split(run)] for run in runs]
-    by_difficulty = [[(line, line.by_difficulty) for line in main_split(run)] for run in runs]
-    panels = [
-        _held_out_curve(runs),
-        _reward_curve(runs),
-        _accuracy_by(runs, "length", TOKENS, by_length),
-        _accuracy_by(runs, "difficulty", "difficulty", by_difficulty),
-    ]
+    by_length = _accuracy_by(runs, "length", TOKENS, lambda line: line.by_length)
+    by_difficulty = _accuracy_by(runs, "difficulty", "difficulty", lambda line: line.by_difficulty)
+    panels = [_held_out_curve(runs), _reward_curve(runs), by_length, by_difficulty]
     return [panel for panel in panels if panel is not None]
 
 
@@ -96,18 +91,18 @@ def _reward_curve(runs: Sequence[ReportRun]) -> Panel:
 
 
 def _accuracy_by(
-    runs: Sequence[ReportRun], what: str, label: str, binned: Sequence[Sequence[tuple[Evaluated, list[RateBin]]]]
+    runs: Sequence[ReportRun], what: str, label: str, bins_of: Callable[[Evaluated], list[RateBin]]
 ) -> Panel | None:
     """Accuracy over the middle of each bin, because bins differ from evaluation to evaluation; None without any."""
     title = f"Held-out accuracy by {what}"
     chosen: list[tuple[str, list[RateBin]]] = []
-    for run, evaluations in zip(runs, binned, strict=True):
-        known = [(line, bins) for line, bins in evaluations if bins]
+    for run in runs:
+        known = [line for line in main_split(run) if bins_of(line)]
         if len(runs) > 1:
-            chosen += [(run.name, bins) for _, bins in known[-1:]]
+            chosen += [(run.name, bins_of(line)) for line in known[-1:]]
         else:
             ends = known if len(known) < 2 else [known[0], known[-1]]
-            chosen += [(f"step {line.step}", bins) for line, bins in ends]
+            chosen += [(f"step {line.step}", bins_of(line)) for line in ends]
     if not chosen:
         return None
     lines, said = [], []

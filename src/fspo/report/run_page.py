@@ -15,8 +15,7 @@ from markupsafe import Markup
 from fspo.files import replace_file
 from fspo.pages import document
 from fspo.pages.document import Panel, Plot, Section, grid
-from fspo.report.bands import log_ratios
-from fspo.report.clipping import clip_rates, direction, same_answers
+from fspo.report.clipping import clip_rates, direction, log_ratios, same_answers
 from fspo.report.learning import health, learning, lengths
 from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
