@@ -74,10 +74,8 @@ def audit(
         clip_rate=clip_rate, methods=methods, mismatch=mismatch, bins=bins, confidence=confidence,
     )  # fmt: skip
     # Files first: a pipe that is closed while the text is printed must not lose them.
-    for path, write in ((None if json_out == "-" else json_out, result.write_json), (html, result.write_html)):
-        try:
-            if path is not None:
-                write(path)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    if json_out is not None and json_out != "-":
+        result.write_json(json_out)
+    if html is not None:
+        result.write_html(html)
     print(result.to_json() if json_out == "-" else result.text(shutil.get_terminal_size((100, 24)).columns))

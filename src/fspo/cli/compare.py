@@ -41,7 +41,6 @@ def compare(
     ] = None,
     save: Annotated[Path | None, typer.Option(help="keep the rows of --rerun in this results file")] = None,
     ranges: Annotated[bool, typer.Option(help="find the ranges of the tuned methods, for the suite's file")] = False,
-    show: Annotated[bool, typer.Option("--list", help="list the suites and their questions")] = False,
 ) -> None:
     """Compare methods over tasks, settings and seeds, each with the same data, budget, start and tuning.
 
@@ -59,7 +58,7 @@ def compare(
     from fspo.comparisons.store import Store, read
     from fspo.runs import locked
 
-    if show or suite is None:
+    if suite is None:
         table = Table("suite", "question")
         for name in suites.names():
             table.add_row(name, suites.load(name).title)

@@ -171,7 +171,7 @@ def report(
 
 def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run that is training or about to start")],
-    port: Annotated[int, typer.Option(help="port on this machine; 0 for any free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port on this machine; 0 for any free one")] = 0,
     browser: OpenBrowser = False,
     trust: Trust = False,
 ) -> None:

@@ -149,7 +149,7 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
         if clipped is not None:
             values = [Estimate(b.clip_rate, *b.clip_interval) for b in clipped.report.bins]
             line = _line(results, group.method, clipped.middles, values)
-            lines.append(replace(line, dots=True, whiskers=True))
+            lines.append(replace(line, dots=True))
     if not lines:
         return None
     svg = charts.line(

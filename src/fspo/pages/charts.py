@@ -67,21 +67,15 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     return marks[:: math.ceil(len(marks) / most)]
 
 
-def formatter(values: Sequence[float]) -> Format:
+def formatter(values: Sequence[float], percent: bool = False) -> Format:
     """Labels of an axis, all with the same number of decimals: as many as tell them apart."""
+    factor, unit = (100, " %") if percent else (1, "")
     size = max((abs(v) for v in values), default=1.0)
-    step = min((abs(b - a) for a, b in pairwise(values)), default=size) or 1.0
-    if size and (size < 1e-3 or size >= 1e6):
+    if not percent and size and (size < 1e-3 or size >= 1e6):
         return lambda v: f"{v:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−") if v else "0"
+    step = factor * min((abs(b - a) for a, b in pairwise(values)), default=size) or 1.0
     decimals = next((d for d in range(7) if abs(round(step, d) - step) < 1e-6 * step), 6)
-    return lambda v: f"{v:,.{decimals}f}".replace("-", "−")
-
-
-def percent_formatter(values: Sequence[float]) -> Format:
-    """The same for shares, shown in percent."""
-    step = min((b - a for a, b in pairwise(values)), default=0.1)
-    digits = next((d for d in range(5) if abs(round(100 * step, d) - 100 * step) < 1e-6), 4)
-    return lambda v: f"{100 * v:.{digits}f} %".replace("-", "−")
+    return lambda v: f"{factor * v:,.{decimals}f}{unit}".replace("-", "−")
 
 
 def span(values: Sequence[float], zero: bool, top: float | None = None, whole: bool = False) -> tuple[float, float]:
@@ -143,7 +137,7 @@ class Frame:
         self.top = 12 + 18 * self.legend_rows + (20 if self.y_label else 0)
         self.bottom = self.height - (40 if self.x_label else 24)
         self.y_ticks = [] if self.y_names else ticks(*self.y_range, most=6)
-        form = percent_formatter(self.y_ticks) if self.percent else formatter(self.y_ticks)
+        form = formatter(self.y_ticks, self.percent)
         self.y_texts = list(self.y_names) if self.y_names else [form(v) for v in self.y_ticks]
         self.left = 12 + LETTER * max((len(t) for t in self.y_texts), default=1)
         self.right = self.width - (22 if self.percent and self.y_names else 12)  # room for the last percentage
@@ -155,11 +149,6 @@ class Frame:
     def py(self, y: float) -> float:
         low, high = self.y_range
         return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
-
-    def geometry(self) -> str:
-        """The corners of the plot in the drawing and in the data, for the script."""
-        corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
-        return " ".join(f"{v:.6g}" for v in corners)
 
     def _legend(self) -> int:
         """Lay the legend out in rows; returns how many."""
@@ -176,9 +165,11 @@ class Frame:
     def svg(self) -> Markup:
         """The chart. Every text in it has been escaped, which makes this the one place that declares it markup."""
         name = slug(self.title)
+        corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
+        geometry = " ".join(f"{v:.6g}" for v in corners)  # for the script
         out = [
             f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
-            f'data-frame="{self.geometry()}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
+            f'data-frame="{geometry}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
             f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
         ]
         for x, row, label, key in self._keys:
@@ -218,7 +209,7 @@ class Frame:
             texts = [f"{10**v:.6g}" for v in marks]
         else:
             marks = ticks(low, high, most=7, whole=self.whole_x)
-            form = percent_formatter(marks) if self.percent and self.y_names else formatter(marks)
+            form = formatter(marks, self.percent and bool(self.y_names))
             texts = [form(v) for v in marks]
         # Every second or third name and so on, where not all of them fit.
         widest = LETTER * max((len(t) for t in texts), default=1) + 8
@@ -292,10 +283,9 @@ class Series:
     low: Numbers | None = None
     high: Numbers | None = None
     colour: int = 1
-    dots: bool = False
+    dots: bool = False  # at each point, with the interval as an error bar instead of a band
     smooth: bool = False  # the values as a faint line, their running mean as a strong one
     dashed: bool = False  # with hollow dots
-    whiskers: bool = False  # the interval as an error bar at each point instead of a band
 
 
 def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
@@ -326,7 +316,6 @@ def line(
     percent_axis: bool = False,
     height: int = HEIGHT,
     width: int = WIDTH,
-    legend: bool = True,
     whole_x: bool = True,
     log_x: bool = False,
 ) -> Markup:
@@ -351,7 +340,7 @@ def line(
         percent_axis,
         whole_x=whole_x,
         log_x=log_x,
-        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and legend and len(series) > 1],
+        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and len(series) > 1],
         height=height,
         width=width,
     )
@@ -365,10 +354,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
     px, py = frame.px, frame.py
     count = len(known(s.y))
     if len(s.x) < 3:  # a line or a band of so few points would not be visible
-        s = replace(s, dots=True, whiskers=True)
+        s = replace(s, dots=True)
     if s.low is not None and s.high is not None:
         rows = list(zip(s.x, s.low, s.high, strict=True))
-        if s.whiskers:
+        if s.dots:
             for x, low, high in rows:
                 if finite(low) and finite(high):
                     out.append(f'<path class="whisker own c{s.colour}" d="M{n(px(x))} {n(py(low))}V{n(py(high))}"/>')
@@ -555,7 +544,7 @@ def scatter(
         + [(c.label, line_key(c.colour, c.dashed)) for c in (*curves, *others) if c.label],
     )
     for g in groups:
-        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True))
+        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True) if finite(y))
         if d:
             frame.parts.append(f'<path class="dots c{g.colour}" d="{d}"/>')
     for c in others:

@@ -29,7 +29,6 @@ __all__ = [
 ]  # fmt: skip
 
 COLOURS = 10  # of runs and methods in a chart, see assets/style.css
-MANY = 8  # columns; a table with more is set in smaller type
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,9 @@ class Missing:
 Panel = Plot | Missing
 
 
-def grid(panels: Sequence[Panel], *, small: bool = False) -> Markup:
+def grid(panels: Sequence[Panel]) -> Markup:
     """Panels side by side, as many as fit."""
-    return render("grid.html", panels=panels, small=small)
+    return render("grid.html", panels=panels)
 
 
 def colour_of(k: int) -> int:
@@ -153,7 +152,7 @@ class Table:
         rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in self.rows]
         words = "text" if self.wrap else "words"
         kinds = ["", *["n"] * (len(self.head) - 1 - self.words), *[words] * self.words]
-        return render("table.html", table=self, rows=rows, kinds=kinds, level=level, many=len(self.head) > MANY)
+        return render("table.html", table=self, rows=rows, kinds=kinds, level=level)
 
     def markdown(self) -> str:
         """Its title, and the table in Markdown."""

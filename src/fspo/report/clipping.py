@@ -71,13 +71,13 @@ def direction(runs: Sequence[ReportRun]) -> list[Panel]:
 
 
 CLIP_RATE = MetricPanel(
-    "Clip rate", "clip rate", lambda m: m.clip_rate, 2, share=True, label="clip rate",
+    "Clip rate", "clip rate", lambda m: m.clip_rate, share=True, label="clip rate",
     note="Share of each step's gradients that clipping removed.",
     missing="No step has a clip rate.",
 )  # fmt: skip
 
 LRE = MetricPanel(
-    "Length Reweighting Error", "LRE (worst bin)", lambda m: m.lre, 4, label="LRE", interval=lambda m: m.lre_interval,
+    "Length Reweighting Error", "LRE (worst bin)", lambda m: m.lre, label="LRE", interval=lambda m: m.lre_interval,
     note="Each step alone: a step has few answers per bin, and their noise raises the LRE above 0.",
     missing="No step has an LRE: it needs updates in which something was clipped.",
 )  # fmt: skip
@@ -93,7 +93,7 @@ def _beside_others(run: ReportRun) -> Panel:
     if own is None or run.rows is None:
         return Missing(title, why_no_clipping(run))
     rate = run.rows.comparison_rate
-    reports: dict[str, tuple[FairnessReport, int]] = {"this run": (own, 1)} if own.clip_rate >= LOWEST_RATE else {}
+    reports = [("this run", 1, own)] if own.clip_rate >= LOWEST_RATE else []
     notes = []
     for name in objectives.LENGTH_LAWS:
         method = objectives.get_class(name)
@@ -103,12 +103,12 @@ def _beside_others(run: ReportRun) -> Panel:
         if isinstance(report, str):
             notes.append(f"{method.label} {report}.")
         else:
-            reports[method.label] = report, method.color
+            reports.append((method.label, method.color, report))
     groups = [
         _bars(label, [BinRate(b.count, b.clip_rate, *b.clip_interval) for b in report.bins], colour)
-        for label, (report, colour) in reports.items()
+        for label, colour, report in reports
     ]
-    flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, (report, _) in reports.items())
+    flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, _, report in reports)
     svg = charts.bars(
         title, f"Difference between the highest and the lowest clip rate, in points: {flat}.",
         [range_name(b.low, b.high) for b in own.bins], groups, TOKENS, "clip rate",
@@ -175,7 +175,7 @@ def _through_training(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
         return Missing(title, why_no_clipping(run))
     lines, said = [], []
     for k, part in enumerate(rows.clip.partition_by("bin", maintain_order=True)):
-        name = f"{range_name(part['shortest'].min(), part['longest'].max())} tokens"
+        name = f"{range_name(min(part['shortest']), max(part['longest']))} tokens"
         rates = [_rate(count, count * rate) for count, rate in part.select("count", "clip_rate").iter_rows()]
         lines.append(
             Series(name, ((part["first"] + part["last"]) / 2).to_list(), [b.rate for b in rates],
@@ -265,8 +265,8 @@ def _curves(rule: DrawnBand, L: Floats, label: str, dashed: bool) -> list[Series
 
 def _why_no_band(run: ReportRun) -> str:
     if own_objective(run) is None:
-        reason = "The run's objective is not known here, so its range is not drawn"
-        return f"{reason}: --trust imports it." if ":" in str(run.objective.get("name")) else f"{reason}."
+        hint = ": --trust imports it" if ":" in str(run.objective.get("name")) else ""
+        return f"The run's objective is not known here, so its range is not drawn{hint}."
     return f"{run.objective['name']} has no range of S that depends on the length alone."
 
 
@@ -326,7 +326,7 @@ def own_objective(run: ReportRun) -> Objective | None:
         objective = objectives.get(**run.objective)
     except (TypeError, ValueError):  # parameters of another version, or not parameters at all
         return None
-    return objective.recorded(_last_means(run))
+    return objective if run.rows is None else objective.recorded(_last_means(run, run.rows))
 
 
 def own_rule(run: ReportRun) -> DrawnBand | None:
@@ -355,11 +355,13 @@ def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]
     return rules, notes
 
 
-def _last_means(run: ReportRun) -> dict[str, float]:
+def _last_means(run: ReportRun, rows: RowSummary) -> dict[str, float]:
     """Means of the metrics of the last steps, those of the objective included."""
+    first, last = rows.last_steps
     values: dict[str, list[float | None]] = {}
-    for line in run.last_metrics:
-        for key, value in line.model_dump().items():
-            if isinstance(value, float):
-                values.setdefault(key, []).append(value)
+    for line in run.metrics:
+        if first <= line.step <= last:
+            for key, value in line.model_dump().items():
+                if isinstance(value, float):
+                    values.setdefault(key, []).append(value)
     return {key: mean for key, column in values.items() if (mean := charts.mean(column)) is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,23 +18,21 @@ from fspo.report.series import (
     ends_of,
     held_out,
     main_split,
-    metrics_of,
-    overlay,
     range_name,
-    series_of,
-    smooth_note,
-    values_of,
 )
 from fspo.runs import Evaluated, Metrics, RateBin
 from fspo.text import percent, short
 
 LENGTH_POINTS = 30  # of the distribution
 
+REWARD = MetricPanel("Training reward", "mean reward", lambda m: m.reward, missing="No step has a reward.")
+LENGTH = MetricPanel("Answer length", "mean tokens", lambda m: m.length, missing="No step has a length.")
+
 
 def learning(runs: Sequence[ReportRun]) -> list[Panel]:
     by_length = _accuracy_by(runs, "length", TOKENS, lambda line: line.by_length)
     by_difficulty = _accuracy_by(runs, "difficulty", "difficulty", lambda line: line.by_difficulty)
-    panels = [_held_out_curve(runs), _reward_curve(runs), by_length, by_difficulty]
+    panels = [_held_out_curve(runs), REWARD.panel(runs), by_length, by_difficulty]
     return [panel for panel in panels if panel is not None]
 
 
@@ -47,9 +46,9 @@ def _held_out_curve(runs: Sequence[ReportRun]) -> Panel | None:
         lines, said = [], []
         for k, name, rows in splits:
             y = [getattr(e, value) for e in rows]
-            ends = ends_of([e.interval for e in rows]) if value == "accuracy" else (None, None)
-            look = {"colour": colour_of(k), "dots": True, "whiskers": True, "dashed": k >= COLOURS}
-            lines.append(Series(name, [e.step for e in rows], y, *ends, **look))
+            low, high = ends_of([e.interval if value == "accuracy" else None for e in rows])
+            drawn = Series(name, [e.step for e in rows], y, low, high, colour=colour_of(k))
+            lines.append(replace(drawn, dots=True, dashed=k >= COLOURS))
             said.append(f"{name}: from {form(y[0])} at step {rows[0].step} to {form(y[-1])} at step {rows[-1].step}")
         share = value == "accuracy"
         svg = charts.line(
@@ -67,27 +66,6 @@ def _splits(runs: Sequence[ReportRun], value: str) -> list[tuple[str, list[Evalu
     if len(runs) == 1:
         return list(held_out(runs[0], value).items())
     return [(run.name, main_split(run, value)) for run in runs]
-
-
-def _reward_curve(runs: Sequence[ReportRun]) -> Panel:
-    title = "Training reward"
-    lines = overlay(metrics_of(runs), lambda m: m.reward, "mean reward")
-    if len(runs) == 1:
-        right = series_of(runs[0].metrics, lambda m: m.accuracy_train, "share with reward 1", smooth=True, colour=3)
-        # With rewards of 0 and 1 the two are the same line.
-        if right is not None and not (lines and list(lines[0].y) == list(right.y)):
-            lines.append(right)
-    if not lines:
-        return Missing(title, "No step has a reward.")
-    values = values_of(lines)
-    svg = charts.line(
-        title,
-        f"Between {short(min(values))} and {short(max(values))} over {max(len(line.x) for line in lines)} steps.",
-        lines,
-        y_label="mean reward" if len(lines) == 1 or len(runs) > 1 else "",
-        top=1.0,
-    )
-    return Plot(title, svg, smooth_note(lines))
 
 
 def _accuracy_by(
@@ -111,7 +89,7 @@ def _accuracy_by(
         colour = colour_of(k) if len(runs) > 1 else 2 if k == 0 and len(chosen) == 2 else 1
         lines.append(
             Series(name, [(b.low + b.high) / 2 for b in bins], [b.accuracy for b in bins],
-                   *ends_of([b.interval for b in bins]), colour=colour, dots=True, whiskers=True)
+                   *ends_of([b.interval for b in bins]), colour=colour, dots=True)
         )  # fmt: skip
         said.append(f"{name}: " + ", ".join(f"{range_name(b.low, b.high)} {percent(b.accuracy)}" for b in bins))
     middles = [float(x) for line in lines for x in line.x]
@@ -124,26 +102,7 @@ def _accuracy_by(
 
 
 def lengths(runs: Sequence[ReportRun]) -> list[Panel]:
-    return [_length_curve(runs), _length_distribution(runs)]
-
-
-def _length_curve(runs: Sequence[ReportRun]) -> Panel:
-    title = "Answer length"
-    if len(runs) == 1 and runs[0].rows is not None:
-        table = runs[0].rows.lengths
-        steps = table["step"].to_list()
-        lines = [
-            Series("", steps, [None] * len(steps), table["q05"].to_list(), table["q95"].to_list(), colour=1),
-            Series("", steps, [None] * len(steps), table["q25"].to_list(), table["q75"].to_list(), colour=1),
-            Series("median", steps, table["q50"].to_list(), colour=1),
-        ]
-        said = f"Median length from {short(table['q50'][0])} to {short(table['q50'][-1])} tokens."
-        svg = charts.line(title, said, lines, y_label="tokens", legend=False)
-        return Plot(title, svg, "Line: median. Dark band: middle half. Light band: 5 to 95 %.")
-    mean = MetricPanel(
-        title, "tokens", lambda m: m.length, 1, note="Mean of each step.", missing="No step has a length."
-    )
-    return mean.panel(runs)
+    return [LENGTH.panel(runs), _length_distribution(runs)]
 
 
 def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
@@ -168,10 +127,6 @@ def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
     return Plot(title, svg, f"{'; '.join(said)}. {note}")
 
 
-def _computed(line: Metrics) -> float | None:
-    return line.rows_computed / line.rows if line.rows and line.rows_computed is not None else None
-
-
 def _without_variance(line: Metrics) -> float | None:
     if line.groups_without_variance is None or not line.groups:
         return None
@@ -179,13 +134,12 @@ def _without_variance(line: Metrics) -> float | None:
 
 
 HEALTH = (
-    MetricPanel("Gradient norm", "norm", lambda m: m.grad_norm, 1, small=True),
-    MetricPanel("Entropy", "nats per token", lambda m: m.entropy, 3, small=True),
-    MetricPanel("KL", "nats per token", lambda m: m.kl, 4, small=True),
-    MetricPanel("Effective sample size", "share of the answers", lambda m: m.ess, 6, share=True, small=True),
-    MetricPanel("Truncated answers", "share of the answers", lambda m: m.truncated, 2, share=True, small=True),
-    MetricPanel("Groups without variance", "share of the groups", _without_variance, 5, share=True, small=True),
-    MetricPanel("Answers computed in updates", "share of the answers", _computed, 3, share=True, small=True),
+    MetricPanel("Gradient norm", "norm", lambda m: m.grad_norm),
+    MetricPanel("Entropy", "nats per token", lambda m: m.entropy),
+    MetricPanel("KL", "nats per token", lambda m: m.kl),
+    MetricPanel("Effective sample size", "share of the answers", lambda m: m.ess, share=True),
+    MetricPanel("Truncated answers", "share of the answers", lambda m: m.truncated, share=True),
+    MetricPanel("Groups without variance", "share of the groups", _without_variance, share=True),
 )
 
 

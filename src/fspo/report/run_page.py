@@ -20,7 +20,7 @@ from fspo.report.learning import health, learning, lengths
 from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
 
-__all__ = ["SECTIONS", "content", "frame", "plots", "render", "save", "write"]
+__all__ = ["SECTIONS", "content", "frame", "plots", "save", "write"]
 
 Runs = Sequence[ReportRun]
 
@@ -34,10 +34,9 @@ class Part:
     panels: Callable[[Runs], list[Panel]] = lambda runs: []
     lead: str = ""
     body: Callable[[Runs], Markup] | None = None
-    small: bool = False  # whether the panels are
 
     def section(self, runs: Runs) -> Section:
-        body = grid(self.panels(runs), small=self.small) if self.body is None else self.body(runs)
+        body = grid(self.panels(runs)) if self.body is None else self.body(runs)
         return Section(self.id, self.title, body, self.lead)
 
 
@@ -63,7 +62,7 @@ SECTIONS = (
         "near σ√L: a band of that shape treats all lengths alike.",
     ),
     Part("lengths", "Lengths", lengths),
-    Part("health", "Health of the updates", health, small=True),
+    Part("health", "Health of the updates", health),
     Part("warnings", "Warnings", body=warnings),
     Part("samples", "Sampled answers", lead="As the model wrote them, from steps spread over the run.", body=samples),
     Part("configuration", "Configuration", body=configuration),
@@ -79,12 +78,7 @@ def write(run_folders: str | Path | Sequence[str | Path], path: str | Path | Non
 def save(runs: Runs, path: str | Path | None = None) -> Path:
     """Write the report of runs that are loaded."""
     default = runs[0].folder / "report.html" if len(runs) == 1 else Path("compare.html")
-    return replace_file(path or default, render(runs))
-
-
-def render(runs: Runs) -> str:
-    """The page as text."""
-    return frame([run.name for run in runs], content(runs))
+    return replace_file(path or default, frame([run.name for run in runs], content(runs)))
 
 
 def frame(names: Sequence[str], main: Markup, version: str | None = None) -> str:

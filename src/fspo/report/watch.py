@@ -134,8 +134,6 @@ def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Se
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
-    if not 0 <= port < 65536:
-        raise ValueError(f"port = {port} must lie between 0 (any free one) and 65535")
     try:
         return Server(path, port, trust=trust)
     except OSError as error:
