@@ -26,8 +26,8 @@ import fspo
 from fspo import laboratory
 from fspo.laboratory import Kind, Problem, Regime
 from fspo.objectives import Objective, Totals
-from fspo.pages import charts, images
-from fspo.pages.document import Plot
+from fspo.pages import charts
+from fspo.pages.document import Plot, write_svg
 
 SHORTEST, KINDS = 8, 6
 SPREADS = (4, 16, 64, 256, 1024, 4096)
@@ -170,7 +170,7 @@ def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
     spread = charts.scatter(
         "Log-ratio S by answer length", "Each dot is an answer. Its log-ratio S is a sum of L small terms, so that its "
         "spread grows like sqrt(L). An answer outside a method's two lines is clipped.",
-        [charts.Points("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
+        [charts.Series("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
         "log-ratio S",
     )  # fmt: skip
     return [Plot("clip by length", rates), Plot("bands", spread)]
@@ -234,7 +234,7 @@ def main() -> None:
         table("rule", [f"{'graded' if graded else '0 or 1'}{', deviation' * d}" for graded, d in CASES], rows)
 
     if folder:
-        for path in images.write_svg(drawn + figures(problem, weights, lost), folder):
+        for path in write_svg(drawn + figures(problem, weights, lost), folder):
             print(f"figure: {path}")
     print(f"{time.perf_counter() - start:.0f} s")
 

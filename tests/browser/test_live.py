@@ -63,34 +63,26 @@ def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> Non
     write(4)
     wait(page, "4 of 12")
     page.get_by_role("button", name="Dark theme").click()
-    slider = page.locator("input[type=range]")
-    slider.focus()
-    page.keyboard.press("Home")
     page.locator("#search").fill("abcde")
     page.locator("#search").evaluate("e => e.setSelectionRange(2, 4)")
-    matches = page.locator("#found").inner_text()
+    matches = page.locator("#matches").inner_text()
     page.evaluate("scrollTo(0, 900)")
     write(9)
     wait(page, "9 of 12")
     assert page.evaluate("window.same")  # no reload
     assert page.locator("#search").input_value() == "abcde"
-    assert page.locator("#found").inner_text() != matches  # searched again, in more answers
+    assert page.locator("#matches").inner_text() != matches  # searched again, in more answers
     assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == [
         "search",
         2,
         900,
     ]
-    assert page.locator("input[type=range]").input_value() == "0"
-    assert page.locator("figure[data-slider] output").inner_text().startswith("Step 1:")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.locator("#search").fill("")
-    page.locator("input[type=range]").focus()
-    page.keyboard.press("End")
     page.locator("details.step").nth(1).locator("summary").click()
     opened = page.locator("details.step[open]").count()
     write(12)
     wait(page, "12 of 12")
-    assert page.locator("figure[data-slider] output").inner_text().startswith("Step 12:")  # at its end it follows
     assert page.locator("details.step[open]").count() >= opened
     assert page.locator("#status").inner_text().startswith("live, last change")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,7 @@ from helpers.processes import Command, fspo
 from helpers.synthetic import make_run
 
 
-def test_train_report_eval_and_sample(
-    command: Command, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_report_eval_and_sample(command: Command, small: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert "report.html" in command("train", *small, "--out", str(run)).stdout
     assert "<svg" in (run / "report.html").read_text()
@@ -37,10 +33,6 @@ def test_train_report_eval_and_sample(
     assert usual == {key: during[key] for key in usual}, "evaluated as during training, to the digit"
     texts = command("sample", str(run), "--prompt", "sort:ba=", "--prompt", "sort:ca=", "--samples", "2").stdout
     assert (texts.count("sort:"), texts.count("tokens"), texts.count("reward")) == (2, 4, 0)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("sort:ba=\n\nSort Ba\nsort:ca=\n"))  # piped, up to its end
-    typed = command("sample", str(run), "--chat")
-    assert typed.stdout.count(" tokens") == 2
-    assert "not in its vocabulary" in typed.stdout
     checkpoint = max((run / "checkpoints").iterdir())
     options = ["--prompts", "8", "--top-p", "0.9", "--temperature", "1"]
     assert "accuracy" in command("eval", str(checkpoint), *options).stdout

@@ -1,4 +1,4 @@
-"""What `--dry-run` writes, what is checked before verl starts, and what `fspo doctor` says."""
+"""What `--dry-run` writes, and what is checked before verl starts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import fspo
 from fspo import tasks
-from fspo.cli.main import app
 from fspo.config import read
 from fspo.engines import checkup
 from fspo.engines.trl import run as run_trl
@@ -150,21 +148,6 @@ def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
     assert "cannot be imported: ModuleNotFoundError" in checkup.probe(os.environ | {"PYTHONPATH": path})["plugin"]
 
 
-@pytest.mark.slow
-def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
-    runner = CliRunner()
-    done = runner.invoke(app, ["doctor", "local", "--json", "-"])
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert facts["versions"]["torch"]
-    assert facts["engines"]["local"] == []
-    assert facts["plugin"]["plugin"] == ""
-    assert facts["devices"][0].startswith("cpu")
-    assert facts["extras"]["train"] == []
-    if facts["engines"]["verl"]:
-        assert runner.invoke(app, ["doctor", "verl"]).exit_code == 1
-
-
 def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the Hub. Check your connection")
@@ -178,25 +161,9 @@ def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: 
         job.dry_run(read("recipe:smollm2-chain-sum", ["warmup=null"]), tmp_path / "other")
 
 
-def test_facts_of_the_doctor_go_to_standard_output_or_a_file(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the entry point, which completes `--json` without a path."""
-    monkeypatch.setattr(checkup, "plugin", dict)  # a new process that imports verl
-    assert json.loads(command("doctor", "--json").stdout)["extras"]["train"] == []
-    assert "engine local" in command("doctor", "--json", str(tmp_path / "facts.json")).stdout
-    assert json.loads((tmp_path / "facts.json").read_text())["engines"]["local"] == []
-
-
 def test_recipes_are_listed_without_the_packages_of_their_tasks(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("reasoning_gym", "datasets", "math_verify"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "smollm2-chain-sum" in command("recipes").stdout
-
-
-def test_the_doctor_knows_its_engines() -> None:
-    done = CliRunner().invoke(app, ["doctor", "vlm"])
-    assert "there is no engine 'vlm'; did you mean 'vllm'" in str(done.exception)
-    assert checkup.sandbox().keys() == {"backend", "problem"}

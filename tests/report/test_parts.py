@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-import numpy as np
 import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
-from PIL import Image
 
 import fspo
 from fspo.pages import charts, document
-from fspo.pages.document import Missing, Section, Table, TableCell, embedded, grid
-from fspo.pages.images import FONTS, _draws_letters, write_png, write_svg
+from fspo.pages.document import FONTS, Missing, Section, Table, TableCell, embedded, grid, write_svg
 from fspo.report import explore, run_page
 from fspo.report.report_run import load, load_all
 from fspo.report.run_page import plots
@@ -53,7 +49,7 @@ def test_a_chart_is_markup_whose_texts_are_escaped() -> None:
     lines = [charts.Series(NASTY, [1, 2, 3], [1.0, 2.0, 3.0], dots=True), charts.Series("b", [1, 2], [1.0, 2.0])]
     for svg in (
         charts.line(NASTY, NASTY, lines, NASTY, NASTY),
-        charts.heat(NASTY, NASTY, [(1, 1)], [NASTY], [charts.HeatCell(0, 0, 0.5, NASTY)], NASTY, NASTY),
+        charts.bars(NASTY, NASTY, [NASTY], [charts.Bars(NASTY, [0.5], notes=[NASTY])], NASTY, NASTY),
         charts.dots(NASTY, NASTY, [charts.Dot(NASTY, 0.5)], NASTY, width=540),
     ):
         assert isinstance(svg, Markup)
@@ -184,17 +180,3 @@ def test_svg_files_stand_alone(run: Path, tmp_path: Path) -> None:
     names = [p.name for p in write_svg(plots(load_all([run, other])), tmp_path / "svg")]
     assert len(set(names)) == len(names)
     assert "log-ratio-s-against-length-l-other.svg" in names
-
-
-def test_png_files_have_letters_and_are_the_same_each_time(run: Path, tmp_path: Path) -> None:
-    once, again = (write_png(plots([load(run)]), tmp_path / name) for name in "ab")
-    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
-    for path in once:
-        image = np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("L"))
-        assert image[-36:].min() < 140  # the label under the axis: dark pixels where only letters are drawn
-
-
-def test_letters_that_would_be_left_out_are_noticed() -> None:
-    """Without any font the renderer leaves texts out without an error."""
-    assert _draws_letters()
-    assert not _draws_letters(skip_system_fonts=True)

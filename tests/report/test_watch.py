@@ -5,19 +5,17 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import select
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fspo.report.report_run import ReportRun, load
-from fspo.report.watch import MOST_WAITING, LivePage, Server, open_server
+from fspo.report.watch import LivePage, Server, open_server
 from fspo.runs import Metrics, RunWriter
 from helpers.htmlpage import check_policy
 from helpers.processes import COMMAND, Command
@@ -134,11 +132,10 @@ def test_report_of_two_runs_with_images_and_the_explorer(
     make_run(tmp_path / "a", steps=3)
     make_run(tmp_path / "b", steps=3, rule="gspo")
     monkeypatch.chdir(tmp_path)
-    images = command("report", "a", "b", "--svg", "figures", "--png", "figures")
+    images = command("report", "a", "b", "--svg", "figures")
     assert images.stdout.splitlines()[0] == "report: compare.html"
     assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
-    kinds = [p.suffix for p in (tmp_path / "figures").iterdir()]
-    assert kinds.count(".svg") == kinds.count(".png") > 19
+    assert len(list((tmp_path / "figures").glob("*.svg"))) > 12
     assert command("report", "a").stdout == "report: a/report.html\n"
     assert command("explore", "--out", "pages/explore.html").stdout == "explorer: pages/explore.html\n"
     opened: list[str] = []
@@ -153,29 +150,6 @@ def test_report_of_two_runs_with_images_and_the_explorer(
     wrong = command("report", "pages", check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: pages is not a run folder")
-
-
-def test_idle_connections_that_reconnect_do_not_starve_the_page(served: Served) -> None:
-    """More of them than the server lets wait, each opened again as soon as the server closes it."""
-    _, server = served
-    ended = threading.Event()
-
-    def reconnect() -> None:
-        while not ended.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", server.server_port)) as connection:
-                while not ended.is_set() and not select.select([connection], [], [], 0.05)[0]:
-                    pass
-
-    threads = [threading.Thread(target=reconnect) for _ in range(60)]
-    for thread in threads:
-        thread.start()
-    try:
-        assert [get(server)[0].status for _ in range(20)] == [200] * 20
-        assert len(server._waiting) <= MOST_WAITING
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_the_run_is_read_again_only_after_nine_times_as_long_as_reading_took(

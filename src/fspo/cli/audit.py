@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fspo.cli import JsonOut
+
 Column = Annotated[str | None, typer.Option(metavar="COLUMN", rich_help_panel="Columns, found by name if not given")]
 
 
@@ -34,9 +36,7 @@ def audit(
     ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
     confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
-    json_out: Annotated[
-        str | None, typer.Option("--json", metavar="[PATH]", help="write all figures here; alone: to standard output")
-    ] = None,
+    json_out: JsonOut = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write one page that opens offline")] = None,
     length: Column = None,
     log_ratio: Column = None,
@@ -69,23 +69,13 @@ def audit(
         "sampler_logprobs": sampler_logprobs, "mask": mask, "accepted": accepted, "clipped": clipped,
         "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
     }  # fmt: skip
-    columns = {role: name for role, name in given.items() if name is not None}
     result = run(
-        files,
-        columns=columns,
-        by=by,
-        rule=rule,
-        clip_rate=clip_rate,
-        methods=methods,
-        mismatch=mismatch,
-        bins=bins,
-        confidence=confidence,
-    )
+        files, columns={role: name for role, name in given.items() if name is not None}, by=by, rule=rule,
+        clip_rate=clip_rate, methods=methods, mismatch=mismatch, bins=bins, confidence=confidence,
+    )  # fmt: skip
     # Files first: a pipe that is closed while the text is printed must not lose them.
-    for path, write in ((None if json_out == "-" else json_out, result.write_json), (html, result.write_html)):
-        try:
-            if path is not None:
-                write(path)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    if json_out is not None and json_out != "-":
+        result.write_json(json_out)
+    if html is not None:
+        result.write_html(html)
     print(result.to_json() if json_out == "-" else result.text(shutil.get_terminal_size((100, 24)).columns))

@@ -31,7 +31,6 @@ def compare(
     minutes: Annotated[float | None, typer.Option(min=0, help="start no new cell after this time")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of test seeds; default: the suite's")] = None,
     svg: Annotated[Path | None, typer.Option(help="also write every figure as an SVG file into this folder")] = None,
-    png: Annotated[Path | None, typer.Option(help="also write every figure as a PNG file into this folder")] = None,
     pairs: Annotated[str | None, typer.Option(metavar="A,B", help="only compare two methods of the results")] = None,
     against: Annotated[
         Path | None, typer.Option(help="only compare the results, or those of --rerun, with these other results")
@@ -42,7 +41,6 @@ def compare(
     ] = None,
     save: Annotated[Path | None, typer.Option(help="keep the rows of --rerun in this results file")] = None,
     ranges: Annotated[bool, typer.Option(help="find the ranges of the tuned methods, for the suite's file")] = False,
-    show: Annotated[bool, typer.Option("--list", help="list the suites and their questions")] = False,
 ) -> None:
     """Compare methods over tasks, settings and seeds, each with the same data, budget, start and tuning.
 
@@ -60,7 +58,7 @@ def compare(
     from fspo.comparisons.store import Store, read
     from fspo.runs import locked
 
-    if show or suite is None:
+    if suite is None:
         table = Table("suite", "question")
         for name in suites.names():
             table.add_row(name, suites.load(name).title)
@@ -94,7 +92,7 @@ def compare(
                 raise typer.Exit(130) from None
             rows = plan.finished(store.rows)
             store.put_first(rows)
-            _publish(plan, rows, folder, svg, png)
+            _publish(plan, rows, folder, svg)
         if len(rows) < plan.total:
             console.say(f"{len(rows)} of {plan.total} cells are done, and {again}")
 
@@ -134,22 +132,22 @@ def _cores() -> int:
     return max(1, min(usable_cores(), psutil.cpu_count(logical=False) or 1))
 
 
-def _publish(plan: Plan, rows: list[dict[str, Any]], folder: Path, svg: Path | None, png: Path | None) -> None:
+def _publish(plan: Plan, rows: list[dict[str, Any]], folder: Path, svg: Path | None) -> None:
     """Write the table, the page and the figures of the finished cells."""
     if not any(row["phase"] == "test" for row in rows):
         return
 
     from fspo.comparisons import figures, tables
     from fspo.files import replace_file
+    from fspo.pages.document import write_svg
 
     text = tables.text(rows, plan.suite)
     replace_file(folder / "table.md", text)
     print(visible(text))
     written = figures.write(rows, plan.suite, folder / "report.html")
     console.say(f"results: {folder / 'results.parquet'}, report: {written}")
-    if svg or png:
-        files = figures.write_images(rows, plan.suite, svg=svg, png=png)
-        console.say(f"{len(files)} figures: {' '.join(str(f) for f in (svg, png) if f)}")
+    if svg is not None:
+        console.say(f"{len(write_svg(figures.plots(rows, plan.suite), svg))} figures: {svg}")
 
 
 # --- questions to results that exist ----------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-"""The commands that say what there is: `methods`, `tasks`, `recipes`, and `doctor` for this machine."""
+"""The commands that say what there is: `methods`, `tasks` and `recipes`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from fspo.cli import JsonOut, Terminal, write_json
+from fspo.cli import Terminal
 from fspo.text import visible
 
 if TYPE_CHECKING:
@@ -73,53 +73,6 @@ def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")
     table = Table("recipe", "engines", "what it trains")
     for key in library.names():
         table.add_row(key, library.note(key, "engines"), Text(library.summary(key)))
-    console.print(table)
-
-
-def doctor(
-    engines: Annotated[
-        list[str] | None, typer.Argument(help="engines, such as trl: exit code 1 if one of these lacks something")
-    ] = None,
-    json_out: JsonOut = None,
-) -> None:
-    """Versions, devices, extras, sandbox and verl's plug-in, and what each engine lacks on this machine.
-
-    [dim]fspo doctor[/]
-    [dim]fspo doctor --json[/]
-    """
-    from fspo.engines.checkup import ENGINES, examine
-    from fspo.settings import hint
-
-    for name in engines or []:
-        if name not in ENGINES:
-            raise ValueError(f"there is no engine {name!r}{hint(name, ENGINES)}")
-    facts = examine()
-    if json_out is not None:
-        write_json(facts, json_out)
-    if json_out != "-":
-        _show_facts(facts)
-    if any(facts["engines"][name] for name in engines or []):
-        raise typer.Exit(1)
-
-
-def _show_facts(facts: dict[str, Any]) -> None:
-    sandbox, plugin = facts["sandbox"], facts["plugin"]
-    problems = [sentence for sentence in plugin.values() if sentence]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
-    rows = {
-        "python": f"{facts['python']}, {facts['platform']}", "installed": versions,
-        "devices": ", ".join(facts["devices"]) or "torch is not installed", "cores": str(facts["cores"]),
-        "sandbox": sandbox["backend"] or sandbox["problem"],
-        "verl's plug-in": "; ".join(problems) or ("found and imported" if plugin else "verl is not installed"),
-    }  # fmt: skip
-    rows |= {
-        f"extra {name}": f"lacks {', '.join(absent)}" if absent else "complete"
-        for name, absent in facts["extras"].items()
-    }
-    rows |= {f"engine {name}": "; ".join(lack) or "ready" for name, lack in facts["engines"].items()}
-    table = Table(show_header=False)
-    for name, text in rows.items():
-        table.add_row(name, Text(visible(text)))
     console.print(table)
 
 

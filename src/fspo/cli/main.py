@@ -17,7 +17,7 @@ from fspo import __version__
 from fspo.cli import Terminal
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
-from fspo.cli.listing import doctor, methods, recipes, tasks
+from fspo.cli.listing import methods, recipes, tasks
 from fspo.cli.runs import evaluate, explore, export, report, sample, watch
 from fspo.cli.train import train, warmup
 from fspo.runtime import prepare
@@ -29,7 +29,7 @@ app = typer.Typer(name="fspo", no_args_is_help=True, pretty_exceptions_enable=Fa
 app.command()(train)
 app.command()(warmup)
 app.command(name="eval")(evaluate)
-for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes, doctor):
+for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes):
     app.command()(command)
 
 

@@ -5,7 +5,6 @@ Imports of heavy libraries are inside the commands, so that help is instant.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +18,7 @@ from fspo.runtime import quiet
 from fspo.text import visible
 
 if TYPE_CHECKING:
-    from fspo.api import Conversation
     from fspo.runs import Rate, RateBin
-    from fspo.training.evaluate import Answer
 
 console = Terminal()
 
@@ -99,7 +96,6 @@ def sample(
     prompt: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="answer this text instead; may be given several times")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="answer what is typed, line by line, until Ctrl-D")] = False,
     samples: Annotated[int, typer.Option(help="answers per prompt")] = 1,
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 1.0,
     split: Split = None,
@@ -109,15 +105,11 @@ def sample(
 
     [dim]fspo sample runs/mine --prompts 3 --samples 4[/]
     [dim]fspo sample runs/mine --prompt sort:dbca= --temperature 0[/]   a prompt of your own
-    [dim]fspo sample runs/mine --chat[/]   a conversation, if the model has a chat template
     """
     quiet()
     from fspo import api
     from fspo.config import tables
 
-    if chat:
-        _converse(api.Conversation(model, tables(arguments or []), temperature=temperature, trust=trust))
-        return
     asked: int | list[str] = prompt or prompts
     answers = api.sample(
         model, asked, tables(arguments or []), samples=samples, temperature=temperature, split=split, trust=trust
@@ -125,54 +117,25 @@ def sample(
     for i, answer in enumerate(answers):
         if i % samples == 0:
             console.print(Text(visible(answer.prompt), style="bold"))
-        reward = [] if prompt else ["not scored" if answer.reward is None else f"reward {answer.reward:g}"]
-        _print_answer(answer, reward)
-
-
-def _converse(conversation: Conversation) -> None:
-    """Answer each line of standard input; a text that the model cannot read is no reason to end."""
-    prompt = "> " if sys.stdin.isatty() else ""
-    while True:
-        try:
-            text = input(prompt)
-        except (EOFError, KeyboardInterrupt):
-            console.print()
-            return
-        if not text.strip():
-            continue
-        try:
-            _print_answer(conversation.say(text))
-        except ValueError as error:
-            console.print(Text(visible(error)))
-
-
-def _print_answer(answer: Answer, facts: list[str] | None = None) -> None:
-    facts = [*(facts or []), f"{answer.length} tokens", *(["truncated"] if answer.truncated else [])]
-    console.print(Text(f"  {visible(answer.completion)}"), Text(f"  {', '.join(facts)}", style="dim"))
+        facts = [] if prompt else ["not scored" if answer.reward is None else f"reward {answer.reward:g}"]
+        facts += [f"{answer.length} tokens", *(["truncated"] if answer.truncated else [])]
+        console.print(Text(f"  {visible(answer.completion)}"), Text(f"  {', '.join(facts)}", style="dim"))
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="a run's folder")],
     out: Annotated[Path, typer.Argument(help="a new folder for the model")],
     merge: Annotated[bool, typer.Option("--merge", help="add LoRA adapters to the weights of their model")] = False,
-    push_to_hub: Annotated[
-        str | None, typer.Option(metavar="NAME", help="upload it to the Hugging Face hub under this name, as private")
-    ] = None,
-    public: Annotated[bool, typer.Option("--public", help="with --push-to-hub: everyone may see it")] = False,
 ) -> None:
     """Write a run's final weights and tokenizer as a model folder, with a model card of the run's figures.
 
     [dim]fspo export runs/mine models/mine[/]
     [dim]fspo export runs/lora models/lora --merge[/]
-    [dim]fspo export runs/mine models/mine --push-to-hub me/mine[/]
     """
     quiet()
     from fspo.api import export as write
-    from fspo.api import push
 
     console.say(f"model: {write(run, out, merge=merge)}")
-    if push_to_hub is not None:
-        console.say(f"uploaded: {push(out, push_to_hub, private=not public)}")
 
 
 def report(
@@ -181,16 +144,15 @@ def report(
         Path | None, typer.Option(help="file to write; default: report.html in the run's folder, or compare.html")
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="also write every plot as an SVG file into this folder")] = None,
-    png: Annotated[Path | None, typer.Option(help="also write every plot as a PNG file into this folder")] = None,
     trust: Trust = False,
 ) -> None:
     """Write the report of a run, or one page that compares several: a single file that opens offline.
 
     [dim]fspo report runs/mine[/]
     [dim]fspo report runs/fspo runs/gspo --out compare.html[/]
-    [dim]fspo report runs/mine --svg figures --png figures[/]
+    [dim]fspo report runs/mine --svg figures[/]
     """
-    from fspo.pages import images
+    from fspo.pages.document import write_svg
     from fspo.report import run_page
     from fspo.report.report_run import load_all
     from fspo.runs import is_run, run_folder
@@ -203,14 +165,13 @@ def report(
             )
     loaded = load_all(folders, trust=trust)
     console.say(f"report: {run_page.save(loaded, out)}")
-    for place, write in ((svg, images.write_svg), (png, images.write_png)):
-        if place is not None:
-            console.say(f"{len(write(run_page.plots(loaded), place))} plots: {place}")
+    if svg is not None:
+        console.say(f"{len(write_svg(run_page.plots(loaded), svg))} plots: {svg}")
 
 
 def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run that is training or about to start")],
-    port: Annotated[int, typer.Option(help="port on this machine; 0 for any free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port on this machine; 0 for any free one")] = 0,
     browser: OpenBrowser = False,
     trust: Trust = False,
 ) -> None:

@@ -17,12 +17,12 @@ from fspo.comparisons.statistics import Estimate, RunGroup, SuiteResults, curve,
 from fspo.comparisons.suite import Suite
 from fspo.comparisons.tables import ENDPOINT_NAMES, details, notes, overview
 from fspo.files import replace_file
-from fspo.pages import charts, document, images
+from fspo.pages import charts, document
 from fspo.pages.charts import Dot, Series
 from fspo.pages.document import COLOURS, Plot, Section, Table, grid
 from fspo.text import percent, short
 
-__all__ = ["FigureSection", "figure_sections", "plots", "render", "write", "write_images"]
+__all__ = ["FigureSection", "figure_sections", "plots", "render", "write"]
 
 SIZE: dict[str, Any] = {"width": 540, "height": 340}
 
@@ -55,15 +55,6 @@ def _tables(name: str, title: str, tables: Sequence[Table], sentences: Sequence[
 def plots(rows: Sequence[Row], suite: Suite) -> list[Plot]:
     """Every figure of the page."""
     return [plot for section in figure_sections(SuiteResults(rows, suite)) for plot in section.plots]
-
-
-def write_images(rows: Sequence[Row], suite: Suite, *, svg: Path | None = None, png: Path | None = None) -> list[Path]:
-    """Every figure as a file of its own, in the folders that are given."""
-    drawn, written = plots(rows, suite), []
-    for folder, write_files in ((svg, images.write_svg), (png, images.write_png)):
-        if folder is not None:
-            written += write_files(drawn, folder)
-    return written
 
 
 class FigureSection(NamedTuple):
@@ -157,7 +148,7 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
         if clipped is not None:
             values = [Estimate(b.clip_rate, *b.clip_interval) for b in clipped.report.bins]
             line = _line(results, group.method, clipped.middles, values)
-            lines.append(replace(line, dots=True, whiskers=True))
+            lines.append(replace(line, dots=True))
     if not lines:
         return None
     svg = charts.line(

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from fspo.text import escape, percent, short, slug, visible
 
 __all__ = [
-    "MOST_POINTS", "Bars", "Dot", "HeatCell", "Points", "Series", "bars", "dots", "finite", "formatter", "heat",
-    "histogram", "line", "mean", "scatter", "span", "thin", "ticks",
+    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "scatter",
+    "span", "thin", "ticks",
 ]  # fmt: skip
 
 
@@ -67,21 +67,15 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     return marks[:: math.ceil(len(marks) / most)]
 
 
-def formatter(values: Sequence[float]) -> Format:
+def formatter(values: Sequence[float], percent: bool = False) -> Format:
     """Labels of an axis, all with the same number of decimals: as many as tell them apart."""
+    factor, unit = (100, " %") if percent else (1, "")
     size = max((abs(v) for v in values), default=1.0)
-    step = min((abs(b - a) for a, b in pairwise(values)), default=size) or 1.0
-    if size and (size < 1e-3 or size >= 1e6):
+    if not percent and size and (size < 1e-3 or size >= 1e6):
         return lambda v: f"{v:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−") if v else "0"
+    step = factor * min((abs(b - a) for a, b in pairwise(values)), default=size) or 1.0
     decimals = next((d for d in range(7) if abs(round(step, d) - step) < 1e-6 * step), 6)
-    return lambda v: f"{v:,.{decimals}f}".replace("-", "−")
-
-
-def percent_formatter(values: Sequence[float]) -> Format:
-    """The same for shares, shown in percent."""
-    step = min((b - a for a, b in pairwise(values)), default=0.1)
-    digits = next((d for d in range(5) if abs(round(100 * step, d) - 100 * step) < 1e-6), 4)
-    return lambda v: f"{100 * v:.{digits}f} %".replace("-", "−")
+    return lambda v: f"{factor * v:,.{decimals}f}{unit}".replace("-", "−")
 
 
 def span(values: Sequence[float], zero: bool, top: float | None = None, whole: bool = False) -> tuple[float, float]:
@@ -137,14 +131,13 @@ class Frame:
     height: int = HEIGHT
     width: int = WIDTH
     parts: list[str] = field(default_factory=list)  # inside the axes; what lies outside is cut off
-    margin: list[str] = field(default_factory=list)  # anywhere
 
     def __post_init__(self) -> None:
         self.legend_rows = self._legend()
         self.top = 12 + 18 * self.legend_rows + (20 if self.y_label else 0)
         self.bottom = self.height - (40 if self.x_label else 24)
         self.y_ticks = [] if self.y_names else ticks(*self.y_range, most=6)
-        form = percent_formatter(self.y_ticks) if self.percent else formatter(self.y_ticks)
+        form = formatter(self.y_ticks, self.percent)
         self.y_texts = list(self.y_names) if self.y_names else [form(v) for v in self.y_ticks]
         self.left = 12 + LETTER * max((len(t) for t in self.y_texts), default=1)
         self.right = self.width - (22 if self.percent and self.y_names else 12)  # room for the last percentage
@@ -156,11 +149,6 @@ class Frame:
     def py(self, y: float) -> float:
         low, high = self.y_range
         return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
-
-    def geometry(self) -> str:
-        """The corners of the plot in the drawing and in the data, for the script."""
-        corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
-        return " ".join(f"{v:.6g}" for v in corners)
 
     def _legend(self) -> int:
         """Lay the legend out in rows; returns how many."""
@@ -177,11 +165,12 @@ class Frame:
     def svg(self) -> Markup:
         """The chart. Every text in it has been escaped, which makes this the one place that declares it markup."""
         name = slug(self.title)
+        corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
+        geometry = " ".join(f"{v:.6g}" for v in corners)  # for the script
         out = [
             f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
-            f'data-frame="{self.geometry()}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
+            f'data-frame="{geometry}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
             f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
-            *self.margin,
         ]
         for x, row, label, key in self._keys:
             y = 4 + 18 * row
@@ -220,7 +209,7 @@ class Frame:
             texts = [f"{10**v:.6g}" for v in marks]
         else:
             marks = ticks(low, high, most=7, whole=self.whole_x)
-            form = percent_formatter(marks) if self.percent and self.y_names else formatter(marks)
+            form = formatter(marks, self.percent and bool(self.y_names))
             texts = [form(v) for v in marks]
         # Every second or third name and so on, where not all of them fit.
         widest = LETTER * max((len(t) for t in texts), default=1) + 8
@@ -294,11 +283,9 @@ class Series:
     low: Numbers | None = None
     high: Numbers | None = None
     colour: int = 1
-    dots: bool = False
+    dots: bool = False  # at each point, with the interval as an error bar instead of a band
     smooth: bool = False  # the values as a faint line, their running mean as a strong one
     dashed: bool = False  # with hollow dots
-    dotted: bool = False  # with `dashed`, dots between the dashes
-    whiskers: bool = False  # the interval as an error bar at each point instead of a band
 
 
 def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
@@ -329,19 +316,12 @@ def line(
     percent_axis: bool = False,
     height: int = HEIGHT,
     width: int = WIDTH,
-    legend: bool = True,
     whole_x: bool = True,
     log_x: bool = False,
-    x_names: Sequence[str] | None = None,
 ) -> Markup:
-    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value.
-
-    With `x_names`, x = k is the place of the k-th name.
-    """
+    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value."""
     if log_x:
         series = [replace(s, x=[math.log10(v) for v in s.x]) for s in series]
-    if x_names is not None:
-        series = [replace(s, x=[v + 0.5 for v in s.x]) for s in series]
     thinned = [thin(s) for s in series]
     spans = max(width for _, width in thinned)
     series = [s for s, _ in thinned]
@@ -353,15 +333,14 @@ def line(
     frame = Frame(
         title,
         description + (f" Each point is the mean of {spans} steps." if spans > 1 else ""),
-        (0, len(x_names)) if x_names is not None else (first, last) if last > first else (first - 1, last + 1),
+        (first, last) if last > first else (first - 1, last + 1),
         span(ys, zero, top),
         x_label + (f" (means of {spans})" if spans > 1 else ""),
         y_label,
         percent_axis,
         whole_x=whole_x,
         log_x=log_x,
-        x_names=x_names,
-        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and legend and len(series) > 1],
+        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and len(series) > 1],
         height=height,
         width=width,
     )
@@ -375,10 +354,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
     px, py = frame.px, frame.py
     count = len(known(s.y))
     if len(s.x) < 3:  # a line or a band of so few points would not be visible
-        s = replace(s, dots=True, whiskers=True)
+        s = replace(s, dots=True)
     if s.low is not None and s.high is not None:
         rows = list(zip(s.x, s.low, s.high, strict=True))
-        if s.whiskers:
+        if s.dots:
             for x, low, high in rows:
                 if finite(low) and finite(high):
                     out.append(f'<path class="whisker own c{s.colour}" d="M{n(px(x))} {n(py(low))}V{n(py(high))}"/>')
@@ -388,10 +367,8 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
                 lower = " ".join(f"{n(px(x))} {n(py(a))}" for x, a, _ in reversed(run))
                 out.append(f'<path class="band c{s.colour}" d="M{upper} {lower}Z"/>')
     smooth = s.smooth and count >= 20
-    dashed = " dashed" * s.dashed + " dotted" * s.dotted
-    out.append(
-        path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", "" if frame.x_names else s.label)
-    )
+    dashed = " dashed" * s.dashed
+    out.append(path(frame, s.x, s.y, f"line c{s.colour}{' faint' if smooth else ''}{dashed}", s.label))
     if smooth:
         width = 2 * max(1, count // 30) + 1
         out.append(path(frame, s.x, running_mean(s.y, width), f"line strong c{s.colour}{dashed}"))
@@ -399,7 +376,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if finite(y):
-                place = frame.x_names[int(x)] if frame.x_names else f"{10**x if frame.log_x else x:g}"
+                place = f"{10**x if frame.log_x else x:g}"
                 extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
                     f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
@@ -408,7 +385,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
     return "".join(out)
 
 
-# --- Bars and histograms ---
+# --- Bars ---
 
 
 @dataclass(frozen=True)
@@ -430,21 +407,17 @@ def bars(
     x_label: str,
     y_label: str,
     *,
-    top: float | None = 1.0,
     reference: tuple[str, float] | None = None,
-    reach: float | None = None,
 ) -> Markup:
-    """Bars from zero with error bars; `reference` is a dashed line across all bars, and the axis includes `reach`."""
+    """Bars from zero with error bars; `reference` is a dashed line across all bars."""
     ys = known(v for g in groups for v in g.values)
     ys += known(v for g in groups for interval in g.intervals or () for v in interval or ())
     legend = [(g.label, box_key(g.colour)) for g in groups] if len(groups) > 1 or reference else []
-    if reach is not None:
-        ys.append(reach)
     if reference:
         ys.append(reference[1])
         legend.append((reference[0], '<path class="rule" d="M0 5h14"/>'))
     frame = Frame(
-        title, description, (0, len(names)), span(ys, True, top), x_label, y_label, True, legend=legend, x_names=names
+        title, description, (0, len(names)), span(ys, True, 1.0), x_label, y_label, True, legend=legend, x_names=names
     )  # fmt: skip
     room = 0.72 / len(groups)
     for j, group in enumerate(groups):
@@ -458,7 +431,7 @@ def bars(
 
 
 def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> str:
-    """A bar and its error bar; one without a value keeps its place, because the slider may give it one."""
+    """A bar and its error bar; one without a value keeps its place and its tooltip."""
     value = group.values[k]
     interval = group.intervals[k] if group.intervals else None
     y: float = frame.bottom
@@ -475,39 +448,6 @@ def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> 
         f'<rect class="bar c{group.colour}" x="{n(x0 + 0.5)}" y="{n(y)}" width="{n(max(0.5, x1 - x0 - 1))}" '
         f'height="{n(frame.bottom - y)}"/><path class="whisker" d="{whisker}"/></g>'
     )
-
-
-def histogram(
-    title: str,
-    description: str,
-    edges: Sequence[float],
-    counts: Sequence[float],
-    curve: Series | None,
-    marks: Sequence[tuple[str, float]],
-    x_label: str,
-    y_label: str,
-) -> Markup:
-    """Counts between edges, a curve over them, and vertical marks."""
-    ys = [*counts, *known(curve.y if curve else ())]
-    legend = [("answers", box_key(1))]
-    if curve:
-        legend.append((curve.label, line_key(curve.colour)))
-    legend += [(label, '<path class="rule" d="M7 0v10"/>') for label in dict.fromkeys(label for label, _ in marks)]
-    frame = Frame(
-        title, description, (edges[0], edges[-1]), span(ys, True), x_label, y_label, whole_x=False, legend=legend
-    )  # fmt: skip
-    for a, b, count in zip(edges, edges[1:], counts, strict=False):
-        x0, x1, y = frame.px(a), frame.px(b), frame.py(count)
-        frame.parts.append(
-            f'<rect class="bar c1" x="{n(x0)}" y="{n(y)}" width="{n(max(0.3, x1 - x0 - 0.6))}" '
-            f'height="{n(frame.bottom - y)}"><title>{escape(f"{short(a)} to {short(b)}: {count:g}")}</title></rect>'
-        )
-    if curve:
-        frame.parts.append(path(frame, curve.x, curve.y, f"line strong c{curve.colour}"))
-    for _, at in marks:
-        if edges[0] <= at <= edges[-1]:
-            frame.parts.append(f'<path class="rule" d="M{n(frame.px(at))} {n(frame.top)}V{n(frame.bottom)}"/>')
-    return frame.svg()
 
 
 # --- Dots with error bars, one row per name: for more names than a legend can hold ---
@@ -580,20 +520,10 @@ def _short(name: str) -> str:
 # --- Points with curves over them ---
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points of one colour."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: int = 1
-
-
 def scatter(
     title: str,
     description: str,
-    groups: Sequence[Points],
+    groups: Sequence[Series],
     curves: Sequence[Series],
     others: Sequence[Series],
     x_label: str,
@@ -614,7 +544,7 @@ def scatter(
         + [(c.label, line_key(c.colour, c.dashed)) for c in (*curves, *others) if c.label],
     )
     for g in groups:
-        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True))
+        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True) if finite(y))
         if d:
             frame.parts.append(f'<path class="dots c{g.colour}" d="{d}"/>')
     for c in others:
@@ -622,73 +552,3 @@ def scatter(
     for c in curves:
         frame.parts.append(path(frame, c.x, c.y, f"line strong c{c.colour}{' dashed' if c.dashed else ''}"))
     return frame.svg()
-
-
-# --- Heat map ---
-
-
-@dataclass(frozen=True)
-class HeatCell:
-    """The value of a span of steps and a row, and the text of its tooltip."""
-
-    column: int
-    row: int
-    value: float
-    note: str
-
-
-def heat(
-    title: str,
-    description: str,
-    spans: Sequence[tuple[float, float]],
-    names: Sequence[str],
-    cells: Sequence[HeatCell],
-    y_label: str,
-    value_label: str,
-) -> Markup:
-    """A cell for each span of steps and each row, shaded from light (0) to full (the largest value).
-
-    A frame marks the last span; the page's slider moves it.
-    """
-    most = max((c.value for c in cells), default=0.0)
-    most = span([most], True, 1.0)[1] if most > 0 else 0.01
-    shades = 5
-    first, last = spans[0][0] - 0.5, spans[-1][1] + 0.5
-    frame = Frame(
-        title,
-        description,
-        (first, last),
-        (0, len(names)),
-        "step",
-        y_label,
-        y_names=names,
-        legend=[(value_label, '<rect class="cell" width="14" height="10" fill-opacity="0.6"/>')],
-    )
-    # The scale of shades, to the right of the label.
-    end = percent(most, 0 if most >= 0.05 else 1)
-    x = WIDTH - 12 - 24 * shades - LETTER * len(end) - 6
-    frame.margin.append(f'<text x="{n(x - 5)}" y="13" text-anchor="end">0</text>')
-    frame.margin += [
-        f'<rect class="cell" x="{n(x + 24 * k)}" y="3" width="24" height="12" '
-        f'fill-opacity="{_shade((k + 0.5) / shades)}"/>'
-        for k in range(shades)
-    ]
-    frame.margin.append(f'<text x="{n(x + 24 * shades + 5)}" y="13">{end}</text>')
-    for c in cells:
-        low, high = spans[c.column]
-        x0, x1 = frame.px(max(first, low - 0.5)), frame.px(high + 0.5)
-        y0, y1 = frame.py(c.row + 1), frame.py(c.row)
-        frame.parts.append(
-            f'<rect class="cell" x="{n(x0)}" y="{n(y0 + 0.5)}" width="{n(x1 - x0 + 0.15)}" height="{n(y1 - y0 - 1)}" '
-            f'fill-opacity="{_shade(c.value / most)}"><title>{escape(c.note)}</title></rect>'
-        )
-    x0 = frame.px(spans[-1][0] - 0.5)
-    frame.parts.append(
-        f'<rect class="marker" x="{n(x0)}" y="{n(frame.top)}" width="{n(frame.px(last) - x0)}" '
-        f'height="{n(frame.bottom - frame.top)}"/>'
-    )
-    return frame.svg()
-
-
-def _shade(share: float) -> str:
-    return f"{0.06 + 0.94 * max(0.0, min(1.0, share)):.2f}"

@@ -1,7 +1,8 @@
-"""What every page is made of: the shell, its sections, figures and tables. A page requests nothing from other machines.
+"""What every page is made of: the shell, its sections, figures and tables; and figures as SVG files of their own.
 
-HTML is put together by the templates beside this module. Whatever a template prints is made visible (control characters
-become codes) and escaped, unless it is `Markup`, which only templates and `fspo.pages.charts` produce.
+A page requests nothing from other machines. HTML is put together by the templates beside this module. Whatever a
+template prints is made visible (control characters become codes) and escaped, unless it is `Markup`, which only
+templates and `fspo.pages.charts` produce.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fspo.files import replace_file
 from fspo.text import slug, visible
 
 __all__ = [
-    "COLOURS", "Missing", "Panel", "Plot", "Section", "Slider", "Table", "TableCell", "asset", "colour_of", "document",
-    "embedded", "grid", "render", "sections",
+    "COLOURS", "Missing", "Panel", "Plot", "Section", "Table", "TableCell", "asset", "colour_of", "document",
+    "embedded", "grid", "render", "sections", "write_svg",
 ]  # fmt: skip
 
 COLOURS = 10  # of runs and methods in a chart, see assets/style.css
-MANY = 8  # columns; a table with more is set in smaller type
 
 
 @dataclass(frozen=True)
@@ -84,29 +87,12 @@ def embedded(value: Any) -> Markup:
 
 
 @dataclass(frozen=True)
-class Slider:
-    """A second chart, of bars, beside a heat map: it shows the span of steps that a slider chooses."""
-
-    chart: Markup  # of the last span
-    spans: list[tuple[float, float]]  # first and last step
-    names: list[str]  # of the bars
-    texts: list[str]  # what is said of each span
-    cells: Sequence[Sequence[tuple[int, float, float, float] | None]]  # per span and bar: count, rate and its interval
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What the script needs."""
-        return {"spans": self.spans, "names": self.names, "texts": self.texts, "cells": self.cells}
-
-
-@dataclass(frozen=True)
 class Plot:
     """A chart with its title and caption."""
 
     title: str
     svg: Markup
     caption: str = ""
-    slider: Slider | None = None
 
     def html(self) -> Markup:
         return render("figure.html", plot=self)
@@ -126,9 +112,9 @@ class Missing:
 Panel = Plot | Missing
 
 
-def grid(panels: Sequence[Panel], *, small: bool = False) -> Markup:
+def grid(panels: Sequence[Panel]) -> Markup:
     """Panels side by side, as many as fit."""
-    return render("grid.html", panels=panels, small=small)
+    return render("grid.html", panels=panels)
 
 
 def colour_of(k: int) -> int:
@@ -166,7 +152,7 @@ class Table:
         rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in self.rows]
         words = "text" if self.wrap else "words"
         kinds = ["", *["n"] * (len(self.head) - 1 - self.words), *[words] * self.words]
-        return render("table.html", table=self, rows=rows, kinds=kinds, level=level, many=len(self.head) > MANY)
+        return render("table.html", table=self, rows=rows, kinds=kinds, level=level)
 
     def markdown(self) -> str:
         """Its title, and the table in Markdown."""
@@ -204,3 +190,41 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.filters |= {"embedded": embedded, "slug": slug}
+
+
+# --- plots as files of their own, for papers: explicit colours, on white ---
+
+FONTS = "DejaVu Sans, Liberation Sans, Noto Sans, Arial, Helvetica, sans-serif"
+
+
+def write_svg(plots: Iterable[Plot], folder: str | Path) -> list[Path]:
+    """One SVG file per plot."""
+    style = _stylesheet()
+    paths = []
+    for plot in plots:
+        svg = str(plot.svg)
+        width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups()  # type: ignore[union-attr]
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        ground = f'<style>{style}</style><rect width="{width}" height="{height}" fill="#ffffff"/>'
+        text = svg.replace("<svg ", head, 1).replace("</desc>", f"</desc>{ground}", 1)
+        paths.append(replace_file(Path(folder) / f"{slug(plot.title)}.svg", text))
+    return paths
+
+
+def _stylesheet() -> str:
+    """The page's rules for charts with the light theme's colours written out, one rule per colour of a series."""
+    light = dict(re.findall(r"(--\w+): light-dark\((#\w+),", asset("style.css")))
+    series = [name for name in light if re.fullmatch(r"--c\d+", name)]
+    rules = []
+    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", asset("chart.css")):
+        selector = selector.strip()
+        if selector.startswith("svg") and "text" not in selector and ".label" not in selector:
+            continue  # the place of a chart in the page
+        if "--c:" in body:
+            continue
+        if "var(--c)" in body:
+            rules += [f"{selector}.{name[2:]}{{{body.replace('var(--c)', light[name])}}}" for name in series]
+        else:
+            rules.append(f"{selector}{{{body}}}")
+    text = re.sub(r"var\((--\w+)\)", lambda match: light[match[1]], "\n".join(rules))
+    return re.sub(r"font-family: [^;]*; font-size: [^;]*;", f"font-family: {FONTS}; font-size: 11px;", text)

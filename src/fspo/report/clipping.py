@@ -1,29 +1,34 @@
-"""Does clipping remove answers of every length at the same rate, and what does that guarantee for the update?
+"""Does clipping remove answers of every length at the same rate, and how far does it turn the update?
 
 Clip rates by length over the last steps and through training, beside those of other ranges on the same answers; the
-LRE, and the cosine of the update that it can guarantee.
+LRE, and the measured cosine of the clipped update; the log-ratio S against the length, with the run's own band and
+other methods' bands at the same clip rate. Bands come from the objectives: an objective that another package registers
+is drawn like the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from fspo import objectives
-from fspo.fairness import FairnessReport, cosine_bound, cut, measure, wilson
+from fspo import objectives, ratios
+from fspo.fairness import FairnessReport, cut, measure, scaling_law, wilson
+from fspo.objectives import Objective, Totals
 from fspo.pages import charts
-from fspo.pages.charts import Bars, HeatCell, Series
-from fspo.pages.document import Missing, Panel, Plot, Slider, colour_of
+from fspo.pages.charts import Bars, Series
+from fspo.pages.document import Missing, Panel, Plot, colour_of
+from fspo.ratios import Floats
 from fspo.report.report_run import LENGTH_BINS, LOWEST_RATE, ReportRun, RowSummary
 from fspo.report.series import TOKENS, MetricPanel, between, of_run, overlay, range_name, values_of, why_no_clipping
 from fspo.runs.rows import HAS_GRADIENT
 from fspo.text import percent, short
 
 SAME_ANSWERS_BINS = 6  # as many as have space for their names
-KAPPAS = (1.0, 1.5, 2.0)
+SCATTER_POINTS = 2000
 
 
 class BinRate(NamedTuple):
@@ -35,9 +40,9 @@ class BinRate(NamedTuple):
     high: float
 
 
-def _rate(count: int, clipped: float) -> BinRate | None:
-    """The rate of a bin, with Wilson's interval; None for an empty bin."""
-    return BinRate(count, clipped / count, *wilson(clipped, count)) if count else None
+def _rate(count: int, clipped: float) -> BinRate:
+    """The rate of a bin that is not empty, with Wilson's interval."""
+    return BinRate(count, clipped / count, *wilson(clipped, count))
 
 
 def _bars(label: str, rates: Sequence[BinRate | None], colour: int = 1) -> Bars:
@@ -56,21 +61,23 @@ def same_answers(runs: Sequence[ReportRun]) -> list[Panel]:
 
 
 def clip_rates(runs: Sequence[ReportRun]) -> list[Panel]:
-    return [_last_steps(runs), CLIP_RATE.panel(runs), *(_through_training(run, runs) for run in runs)]
+    """Beside the overview's bars: over the steps, and for several runs the bars of all of them."""
+    bars = [_last_steps(runs)] if len(runs) > 1 else []
+    return [*bars, CLIP_RATE.panel(runs), *(_through_training(run, runs) for run in runs)]
 
 
-def guarantee(runs: Sequence[ReportRun]) -> list[Panel]:
-    return [LRE.panel(runs), _implied_bound(runs), _measured_cosine(runs)]
+def direction(runs: Sequence[ReportRun]) -> list[Panel]:
+    return [LRE.panel(runs), _measured_cosine(runs)]
 
 
 CLIP_RATE = MetricPanel(
-    "Clip rate", "clip rate", lambda m: m.clip_rate, 2, share=True, label="clip rate",
+    "Clip rate", "clip rate", lambda m: m.clip_rate, share=True, label="clip rate",
     note="Share of each step's gradients that clipping removed.",
     missing="No step has a clip rate.",
 )  # fmt: skip
 
 LRE = MetricPanel(
-    "Length Reweighting Error", "LRE (worst bin)", lambda m: m.lre, 4, label="LRE", interval=lambda m: m.lre_interval,
+    "Length Reweighting Error", "LRE (worst bin)", lambda m: m.lre, label="LRE", interval=lambda m: m.lre_interval,
     note="Each step alone: a step has few answers per bin, and their noise raises the LRE above 0.",
     missing="No step has an LRE: it needs updates in which something was clipped.",
 )  # fmt: skip
@@ -86,7 +93,7 @@ def _beside_others(run: ReportRun) -> Panel:
     if own is None or run.rows is None:
         return Missing(title, why_no_clipping(run))
     rate = run.rows.comparison_rate
-    reports: dict[str, tuple[FairnessReport, int]] = {"this run": (own, 1)} if own.clip_rate >= LOWEST_RATE else {}
+    reports = [("this run", 1, own)] if own.clip_rate >= LOWEST_RATE else []
     notes = []
     for name in objectives.LENGTH_LAWS:
         method = objectives.get_class(name)
@@ -96,12 +103,12 @@ def _beside_others(run: ReportRun) -> Panel:
         if isinstance(report, str):
             notes.append(f"{method.label} {report}.")
         else:
-            reports[method.label] = report, method.color
+            reports.append((method.label, method.color, report))
     groups = [
         _bars(label, [BinRate(b.count, b.clip_rate, *b.clip_interval) for b in report.bins], colour)
-        for label, (report, colour) in reports.items()
+        for label, colour, report in reports
     ]
-    flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, (report, _) in reports.items())
+    flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, _, report in reports)
     svg = charts.bars(
         title, f"Difference between the highest and the lowest clip rate, in points: {flat}.",
         [range_name(b.low, b.high) for b in own.bins], groups, TOKENS, "clip rate",
@@ -135,141 +142,54 @@ def _which(rows: RowSummary) -> str:
 def _last_steps(runs: Sequence[ReportRun]) -> Panel:
     """Clip rates by length, in the bins of all runs together, so that bars side by side are of the same lengths."""
     title = "Clip rate by length, last steps"
-    summaries = [(k, run, run.rows) for k, run in enumerate(runs) if run.rows is not None and run.rows.off_policy]
-    shown = [(k, run, rows) for k, run, rows in summaries if not rows.last_with_gradient.is_empty()]
-    if not shown:
-        return _last_metrics(title, runs[-1])
-    tables = [rows.last_with_gradient for _, _, rows in shown]
-    bins = cut(np.concatenate([table["length"].to_numpy() for table in tables]), LENGTH_BINS)
+    tables = [(k, run.rows.last_with_gradient) for k, run in enumerate(runs) if run.rows and run.rows.off_policy]
+    tables = [(k, table) for k, table in tables if not table.is_empty()]
+    if not tables:
+        return Missing(title, why_no_clipping(runs[-1]))
+    bins = cut(np.concatenate([table["length"].to_numpy() for _, table in tables]), LENGTH_BINS)
     names = [range_name(low, high) for low, high in bins.ranges]
     groups = []
-    parts = np.split(bins.index, np.cumsum([len(table) for table in tables])[:-1])
-    for (k, run, _), table, index in zip(shown, tables, parts, strict=True):
+    parts = np.split(bins.index, np.cumsum([len(table) for _, table in tables])[:-1])
+    for (k, table), index in zip(tables, parts, strict=True):
         counts = np.bincount(index, minlength=len(bins))
         clipped = np.bincount(index, 1 - table["accepted"].to_numpy(), len(bins))
-        rates = [_rate(int(count), float(lost)) for count, lost in zip(counts, clipped, strict=True)]
-        one = len(runs) == 1
-        groups.append(_bars("clip rate" if one else run.name, rates, 1 if one else colour_of(k)))
+        rates = [_rate(int(n), float(lost)) if n else None for n, lost in zip(counts, clipped, strict=True)]
+        groups.append(_bars(runs[k].name, rates, colour_of(k)))
     said = "; ".join(
         f"{g.label}: " + ", ".join(f"{name} tokens {percent(v)}" for name, v in zip(names, g.values, strict=True))
         for g in groups
     )
-    overall = shown[0][2].clip_rate
-    reference = (f"overall, {percent(overall)}", overall) if len(runs) == 1 and overall is not None else None
-    svg = charts.bars(title, said + ".", names, groups, TOKENS, "clip rate", reference=reference)
-    which = between(shown[0][2].last_steps) if len(shown) == 1 else "each run's last steps"
     return Plot(
         title,
-        svg,
-        f"Off-policy updates of {which}, pooled, without answers whose advantage is 0; 95 % intervals (Wilson). Bars "
-        "of equal height mean fair clipping.",
+        charts.bars(title, said + ".", names, groups, TOKENS, "clip rate"),
+        "Off-policy updates of each run's last steps, pooled, without answers whose advantage is 0; 95 % intervals "
+        "(Wilson). Bars of equal height mean fair clipping.",
     )
 
 
-def _last_metrics(title: str, run: ReportRun) -> Panel:
-    """The rates that the trainer itself wrote for its last step, where rows are not recorded."""
-    line = next((line for line in reversed(run.metrics) if line.clip_by_length), None)
-    if line is None:
-        return Missing(title, why_no_clipping(run))
-    bins = line.clip_by_length
-    names = [range_name(b.low, b.high) for b in bins]
-    said = "; ".join(f"{name} tokens: {percent(b.clip_rate)}" for name, b in zip(names, bins, strict=True))
-    bars = _bars("clip rate", [BinRate(b.count, b.clip_rate, *b.interval) for b in bins])
-    overall = None if line.clip_rate is None else (f"overall, {percent(line.clip_rate)}", line.clip_rate)
-    svg = charts.bars(title, f"{said}.", names, [bars], TOKENS, "clip rate", reference=overall)
-    note = f"Step {line.step} alone, from metrics.jsonl: there are no rows to pool."
-    return Plot(title, svg, f"{note} Bars of equal height mean fair clipping.")
-
-
 def _through_training(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
-    """Rates by length through the steps, and the bars of the span that the slider chooses."""
+    """One line per bin of length: fair clipping keeps them together."""
     title = of_run("Clip rate by length through training", run, runs)
     rows = run.rows
     if rows is None or not rows.off_policy or rows.clip.is_empty():
         return Missing(title, why_no_clipping(run))
-    parts = rows.clip.partition_by("column", maintain_order=True)
-    spans = [(float(p["first"].min()), float(p["last"].max())) for p in parts]  # type: ignore[arg-type]
-    edges = rows.edges
-    names = [range_name(edges[0] if k == 0 else edges[k] + 1, edges[k + 1]) for k in range(len(edges) - 1)]
-    cells = []
-    for column, part in enumerate(parts):
-        for row in part.iter_rows(named=True):
-            where = between((row["first"], row["last"]))
-            note = f"{where}, {names[row['bin']]} tokens: {percent(row['clip_rate'])} of {row['count']:,}"
-            cells.append(HeatCell(column, row["bin"], row["clip_rate"], note))
-    rates = [c.value for c in cells]
-    said = (
-        f"{len(names)} bins of length over {rows.steps} steps; clip rates from {percent(min(rates))} to "
-        f"{percent(max(rates))}."
-    )
-    return Plot(
-        title,
-        charts.heat(title, said, spans, names, cells, TOKENS, "clip rate"),
-        "Fair clipping has no change from top to bottom, and bars of equal height. Bins hold equal shares of all "
-        "answers; the bars' axis is the same for all steps, their intervals are Wilson's at 95 %.",
-        _slider(of_run("Clip rate by length, chosen steps", run, runs), spans, names, parts),
-    )
-
-
-def _slider(title: str, spans: list[tuple[float, float]], names: list[str], parts: Sequence[pl.DataFrame]) -> Slider:
-    cells = [_rates(part, len(names)) for part in parts]
-    texts = [_sentence(span, part) for span, part in zip(spans, parts, strict=True)]
-    reach = max((c.high for row in cells for c in row if c is not None), default=None)
-    bars = _bars("clip rate", cells[-1])
-    chart = charts.bars(title, texts[-1], names, [bars], TOKENS, "clip rate", reach=reach)
-    return Slider(chart, spans, names, texts, cells)
-
-
-def _rates(part: pl.DataFrame, bins: int) -> list[BinRate | None]:
-    """The clip rate of each bin in a span of steps."""
-    rates: list[BinRate | None] = [None] * bins
-    for row in part.iter_rows(named=True):
-        rate = _rate(row["count"], row["count"] * row["clip_rate"])
-        assert rate is not None
-        rates[row["bin"]] = BinRate(rate.answers, *(round(v, 5) for v in rate[1:]))
-    return rates
-
-
-def _sentence(span: tuple[float, float], part: pl.DataFrame) -> str:
-    count = int(part["count"].sum())
-    rate = float((part["count"] * part["clip_rate"]).sum()) / count
-    where = between(span)
-    return f"{where[0].upper()}{where[1:]}: {percent(rate)} of {count:,} gradients clipped"
-
-
-# --- What the LRE guarantees ---
-
-
-def _implied_bound(runs: Sequence[ReportRun]) -> Panel:
-    """The guaranteed cosine over eta, which runs do not record; no line where nothing is guaranteed."""
-    title = "Cosine that this LRE can guarantee"
-    reports = [(k, run, report) for k, run in enumerate(runs) if (report := run.fairness()) is not None]
-    if not reports:
-        return Missing(title, why_no_clipping(runs[-1]))
-    if len(reports) == 1:
-        report = reports[0][2]
-        lines = [_bound(f"κ = {kappa:g}", report, kappa, k + 1) for k, kappa in enumerate(KAPPAS)]
-    else:
-        lines = [_bound(f"{run.name}, κ = 1", report, 1.0, colour_of(k)) for k, run, report in reports]
-    ends = [max(0.0, (1 - report.lre) / (1 + report.lre)) for _, _, report in reports]
-    end = f"{ends[0]:.2f}" if len(ends) == 1 else f"{min(ends):.2f} to {max(ends):.2f}"
-    which = f"LRE {reports[0][2].lre:.3f}" if len(reports) == 1 else "the runs' LRE"
-    said = f"With {which} over the last steps, nothing is guaranteed for η above {end}, even in the best case, κ = 1."
-    svg = charts.line(title, said, lines, "η", "guaranteed cosine", top=1.0, whole_x=False)
+    lines, said = [], []
+    for k, part in enumerate(rows.clip.partition_by("bin", maintain_order=True)):
+        name = f"{range_name(min(part['shortest']), max(part['longest']))} tokens"
+        rates = [_rate(count, count * rate) for count, rate in part.select("count", "clip_rate").iter_rows()]
+        lines.append(
+            Series(name, ((part["first"] + part["last"]) / 2).to_list(), [b.rate for b in rates],
+                   [b.low for b in rates], [b.high for b in rates], colour=colour_of(k))
+        )  # fmt: skip
+        said.append(f"{name}: {percent(rates[0].rate)} to {percent(rates[-1].rate)}")
+    svg = charts.line(title, "; ".join(said) + ".", lines, y_label="clip rate", top=1.0, percent_axis=True)
     note = (
-        " η is how strongly clipping selects by gradient inside a bin, κ how far the gradients of the bins cancel; "
-        "both need the gradients of each bin, which a run does not record. On a small transformer η was between 0.7 "
-        "and 1 (docs/method.md): without a measured η, read this as no guarantee."
+        "Equal shares of the answers in each bin; intervals are Wilson's at 95 %. Fair clipping keeps lines together."
     )
-    return Plot(title, svg, said + note)
+    return Plot(title, svg, f"{'; '.join(said)}. {note}")
 
 
-def _bound(label: str, report: FairnessReport, kappa: float, colour: int) -> Series:
-    shares, rates = [b.share for b in report.bins], [b.acceptance for b in report.bins]
-    eta = np.linspace(0, 1, 201)
-    # At eta = 0 exactly a tighter bound holds, which would draw a jump.
-    bounds = [cosine_bound(shares, rates, [1.0] * len(rates), 1 / kappa, max(1e-9, float(e))).cosine for e in eta]
-    return Series(label, list(eta), [None if b < 0 else b for b in bounds], colour=colour)
+# --- The cosine of the update ---
 
 
 def _measured_cosine(runs: Sequence[ReportRun]) -> Panel:
@@ -294,3 +214,154 @@ def _measured_cosine(runs: Sequence[ReportRun]) -> Panel:
         "answers differently has another direction even where nothing is clipped."
     )
     return Plot(title, svg, said + note)
+
+
+# --- Log-ratios against the length, with the bands of the run and of other methods ---
+
+
+def log_ratios(runs: Sequence[ReportRun]) -> list[Panel]:
+    return [_scatter(run, runs) for run in runs]
+
+
+def _scatter(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
+    title = of_run("Log-ratio S against length L", run, runs)
+    rows = run.rows
+    if rows is None or not rows.off_policy:
+        return Missing(title, why_no_clipping(run))
+    responses = rows.last_responses
+    sigma = ratios.scale(responses.log_ratio, responses.lengths, responses.mu)
+    some = rows.last.sample(SCATTER_POINTS, seed=0) if len(rows.last) > SCATTER_POINTS else rows.last
+    groups = []
+    for label, colour, chosen in (("kept", 1, pl.col("accepted") > 0.5), ("clipped", 2, pl.col("accepted") <= 0.5)):
+        part = some.filter(chosen)
+        groups.append(Series(label, part["length"].to_list(), part["log_ratio"].to_list(), colour=colour))
+    longest = float(rows.last["length"].max())  # type: ignore[arg-type]
+    L = np.linspace(0, charts.span([longest], True, whole=True)[1], 81)
+    own = own_rule(run)
+    rate = rows.comparison_rate
+    rules, notes = rules_at(rows, rate)
+    others = [rule for rule in rules if own is None or rule.objective.name != own.objective.name]
+    svg = charts.scatter(
+        title,
+        f"{len(some):,} answers of {between(rows.last_steps)}; drift {short(responses.mu)} per token, scale "
+        f"{short(sigma)}.",
+        groups,
+        _curves(own, L, f"{own.name}, the run's band", False) if own else [],
+        [line for rule in others for line in _curves(rule, L, rule.name, True)],
+        "answer length L (tokens)",
+        "S = log π − log π_old",
+    )
+    said = f"Solid: the run's range, {own.text}." if own else _why_no_band(run)
+    return Plot(title, svg, f"{said} {_caption(others, notes, rate, len(some), rows)}")
+
+
+def _curves(rule: DrawnBand, L: Floats, label: str, dashed: bool) -> list[Series]:
+    low, high = rule.bounds(L)
+    return [
+        Series(label, list(L), [float(v) for v in high], colour=rule.objective.color, dashed=dashed),
+        Series("", list(L), [float(v) for v in low], colour=rule.objective.color, dashed=dashed),
+    ]
+
+
+def _why_no_band(run: ReportRun) -> str:
+    if own_objective(run) is None:
+        hint = ": --trust imports it" if ":" in str(run.objective.get("name")) else ""
+        return f"The run's objective is not known here, so its range is not drawn{hint}."
+    return f"{run.objective['name']} has no range of S that depends on the length alone."
+
+
+def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:
+    at = f"the run's clip rate, {percent(rate)}" if rate == rows.clip_rate else percent(rate)
+    text = f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
+    text += "".join(f"{note}. " for note in notes)
+    text += "An answer outside is clipped only if its advantage would push it further out."
+    text += f" {drawn:,} of {len(rows.last):,} answers drawn." if drawn < len(rows.last) else ""
+    return text + _scaling(rows)
+
+
+def _scaling(rows: RowSummary) -> str:
+    """How the spread of S grows with the length; nothing where it cannot be estimated."""
+    try:
+        law = scaling_law(rows.last["log_ratio"].to_numpy(), rows.last["length"].to_numpy())
+    except ValueError:  # too few answers, or one length only
+        return ""
+    return (
+        f" The spread of S grows as L to the power {law.exponent:.2f} ({law.interval[0]:.2f} to "
+        f"{law.interval[1]:.2f}); the √L band expects 0.5."
+    )
+
+
+@dataclass(frozen=True)
+class DrawnBand:
+    """An objective and the rows it is applied to: the bounds of S by length."""
+
+    name: str
+    objective: Objective
+    totals: Totals
+
+    @property
+    def text(self) -> str:
+        """The name and the parameters of the range."""
+        parameters = self.objective.clip_parameters.items()
+        values = [f"{key} = {v:.3g}" if isinstance(v, float) else f"{key} = {v}" for key, v in parameters]
+        return f"{self.name} ({', '.join(values)})" if values else self.name
+
+    def bounds(self, L: Floats) -> tuple[Floats, Floats]:
+        """The lower and the upper bound of S at each length."""
+        band = self.objective.band(L, self.totals)
+        assert band is not None
+        centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), L.shape) for v in band[:3])
+        return centre - below, centre + above
+
+
+def own_objective(run: ReportRun) -> Objective | None:
+    """The run's objective with the band that its last steps recorded; None if it is not one of this installation.
+
+    A folder that came from elsewhere may name `module:Class`, which is not imported.
+    """
+    name = run.objective.get("name")
+    if not isinstance(name, str) or not objectives.known(name):
+        return None
+    try:
+        objective = objectives.get(**run.objective)
+    except (TypeError, ValueError):  # parameters of another version, or not parameters at all
+        return None
+    return objective if run.rows is None else objective.recorded(_last_means(run, run.rows))
+
+
+def own_rule(run: ReportRun) -> DrawnBand | None:
+    """The rule that the run clipped by, where it is a range of S that depends on the length alone."""
+    objective = own_objective(run)
+    if run.rows is None or objective is None or objective.clips_tokens or objective.needs_tokens:
+        return None
+    rule = DrawnBand(run.objective["name"], objective, run.rows.last_responses.totals)
+    try:
+        return None if objective.band(np.ones(1), rule.totals) is None else rule
+    except Exception:
+        if not objectives.is_foreign(objective):
+            raise
+        return None
+
+
+def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]:
+    """The length laws with the ranges that clip this share of the last rows; and why one of them cannot."""
+    rules, notes = [], []
+    for name in objectives.LENGTH_LAWS:
+        at_rate = rows.at_clip_rate(name, rate)
+        if at_rate.objective is None:
+            notes.append(f"{name} {at_rate.note}")
+        else:
+            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals))
+    return rules, notes
+
+
+def _last_means(run: ReportRun, rows: RowSummary) -> dict[str, float]:
+    """Means of the metrics of the last steps, those of the objective included."""
+    first, last = rows.last_steps
+    values: dict[str, list[float | None]] = {}
+    for line in run.metrics:
+        if first <= line.step <= last:
+            for key, value in line.model_dump().items():
+                if isinstance(value, float):
+                    values.setdefault(key, []).append(value)
+    return {key: mean for key, column in values.items() if (mean := charts.mean(column)) is not None}

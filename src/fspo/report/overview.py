@@ -19,8 +19,6 @@ from fspo.settings import flat
 from fspo.text import duration, number, percent, short, slug
 
 NONE = "–"
-MOST_RANGES = 6
-MOST_WARNINGS = 40
 SAMPLES_BYTES = 1_200_000  # of the page, for all answers together
 
 
@@ -51,19 +49,13 @@ def _tiles(run: ReportRun) -> list[Tile]:
         median = duration(float(np.median(seconds)))
         tiles.append(Tile("Time", duration(sum(seconds)), f"{median} per step (median)"))
     if speeds:
-        tiles.append(
-            Tile("Tokens per second", f"{float(np.median(speeds)):,.0f}", "completion tokens, median over steps")
-        )
+        tiles.append(Tile("Tokens per second", f"{np.median(speeds):,.0f}", "completion tokens, median over steps"))
     fairness = run.fairness()
     if fairness is not None and run.rows is not None:
         low, high = fairness.lre_interval
         where = f"off-policy updates, {between(run.rows.last_steps)}"
         tiles.append(Tile("Clip rate", percent(fairness.clip_rate), where))
         tiles.append(Tile("LRE", f"{fairness.lre:.3f}", f"interval {low:.3f} to {high:.3f}; 0 is fair"))
-    elif run.metrics:
-        last = run.metrics[-1]
-        tiles.append(Tile("Clip rate", percent(last.clip_rate), f"step {last.step}"))
-        tiles.append(Tile("LRE", short(last.lre), f"step {last.step}; 0 is fair"))
     for name, key in (("Objective", "objective"), ("Task", "task"), ("Model", "model")):
         if run.config.get(key):
             tiles.append(Tile(name, *_named(run.config[key]), words=True))
@@ -149,7 +141,7 @@ def _named(value: Any) -> tuple[str, str]:
 
 
 def warnings(runs: Sequence[ReportRun]) -> Markup:
-    """Each kind of warning once, with the steps that had it and its latest text."""
+    """Each kind of warning once, with its first and last step and its latest text."""
     rows = []
     for run in runs:
         steps: dict[str, list[int]] = {}
@@ -164,23 +156,11 @@ def warnings(runs: Sequence[ReportRun]) -> Markup:
                 steps.setdefault(kind, []).append(step)
                 texts[kind] = text
         name = f"{run.name}: " if len(runs) > 1 else ""
-        rows += [[name + kind, f"{len(steps[kind]):,}", step_ranges(steps[kind]), texts[kind]] for kind in texts]
+        for kind, text in texts.items():
+            first_to_last = range_name(min(steps[kind]), max(steps[kind]))
+            rows.append([name + kind, f"{len(steps[kind]):,}", first_to_last, text])
     head = ["Kind", "Times", "Steps", "Latest text"]
-    table = Table("Warnings", head, rows[:MOST_WARNINGS], words=2, wrap=True)
-    return render("warnings.html", table=table, more=max(0, len(rows) - MOST_WARNINGS))
-
-
-def step_ranges(steps: Sequence[int]) -> str:
-    """[1, 2, 3, 7] -> 1–3, 7; of many ranges the first and the last ones."""
-    ranges: list[tuple[int, int]] = []
-    for step in steps:
-        if ranges and step == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], step)
-        else:
-            ranges.append((step, step))
-    names = [range_name(*pair) for pair in ranges]
-    half = MOST_RANGES // 2
-    return ", ".join(names if len(names) <= MOST_RANGES else [*names[:half], "…", *names[-half:]])
+    return render("warnings.html", table=Table("Warnings", head, rows, words=2, wrap=True))
 
 
 def samples(runs: Sequence[ReportRun]) -> Markup:

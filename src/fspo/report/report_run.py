@@ -16,15 +16,15 @@ import polars as pl
 from fspo import objectives, ratios, runs
 from fspo.fairness import FairnessReport, measure, quantile_edges
 from fspo.objectives import AtRate, Responses
-from fspo.runs import Metrics, Run, rows
+from fspo.runs import Run, rows
 
 __all__ = ["LENGTH_BINS", "ReportRun", "RowSummary", "load", "load_all"]
 
 LENGTH_BINS = 8
-HEAT_COLUMNS = 48  # spans of steps across the heat map
+TRAINING_BINS = 3  # bins of length whose clip rates are followed through training
+TRAINING_SPANS = 24  # of steps, there
 LAST_STEPS = 50  # at most this many steps are pooled as "the last steps"
 LAST_ROWS = 200_000  # and at most this many rows
-QUANTILES = (5, 25, 50, 75, 95)  # of length, in percent
 LOWEST_RATE = 0.002  # a run that clips less is compared with other methods at USUAL_RATE
 USUAL_RATE = 0.1
 
@@ -33,12 +33,8 @@ USUAL_RATE = 0.1
 class RowSummary:
     """What the page shows of the rows."""
 
-    steps: int
-    rows: int
     off_policy: bool  # whether any update was off-policy, so that clipping could act
-    edges: list[float]  # of the bins of length, from the shortest to the longest response
-    clip: pl.DataFrame  # column, first, last (steps), bin, count, clip_rate: off-policy rows that have a gradient
-    lengths: pl.DataFrame  # step, q05, q25, q50, q75, q95: each response once
+    clip: pl.DataFrame  # see _clip_rates
     last: pl.DataFrame  # rows of the last steps: the off-policy ones, or all where there are none
     last_steps: tuple[int, int]
 
@@ -79,14 +75,6 @@ class ReportRun(Run):
     """A run and its rows."""
 
     rows: RowSummary | None = None
-
-    @property
-    def last_metrics(self) -> list[Metrics]:
-        """The metrics of the steps in `rows.last`."""
-        if self.rows is None:
-            return []
-        first, last = self.rows.last_steps
-        return [line for line in self.metrics if first <= line.step <= last]
 
     def fairness(self, bins: int = LENGTH_BINS) -> FairnessReport | None:
         """Clip rate by length over the last steps; None where no update was off-policy, or nothing has a gradient."""
@@ -137,31 +125,14 @@ def _summarise(run: Path) -> tuple[RowSummary | None, list[str]]:
 
 def _summary(paths: Sequence[Path]) -> RowSummary | None:
     table = rows.scan(paths)
-    c = (
-        table.select(
-            rows=pl.len(),
-            first=pl.col("step").min(),
-            last=pl.col("step").max(),
-            steps=pl.col("step").n_unique(),
-            off_policy=pl.col("off_policy").any(),
-        )
-        .collect()
-        .row(0, named=True)
-    )
-    if not c["rows"]:
+    extent = table.select(first=pl.col("step").min(), final=pl.col("step").max(), off_policy=pl.col("off_policy").any())
+    first, final, off_policy = extent.collect().row(0)
+    if first is None:
         return None
-    lengths, count = table.group_by("length").len().sort("length").collect().get_columns()
-    shortest, longest = lengths[0], lengths[-1]
-    edges = quantile_edges(lengths.to_numpy(), LENGTH_BINS, count.to_numpy())
-    inner = [edge for edge in edges.tolist() if edge < longest]
-    last = _last(paths, c["off_policy"], min(LAST_STEPS, max(5, len(paths) // 5)))
+    last = _last(paths, off_policy, min(LAST_STEPS, max(5, len(paths) // 5)))
     return RowSummary(
-        steps=c["steps"],
-        rows=c["rows"],
-        off_policy=c["off_policy"],
-        edges=[shortest, *inner, longest],
-        clip=_clip_rates(_shown(table, c["off_policy"]), inner, c["first"], c["last"]),
-        lengths=_length_quantiles(rows.scan(paths, left_out=True)),
+        off_policy=off_policy,
+        clip=_clip_rates(_shown(table, off_policy), first, final),
         last=last,
         last_steps=(last["step"].min(), last["step"].max()),  # type: ignore[arg-type]
     )
@@ -172,34 +143,27 @@ def _shown(table: pl.LazyFrame, off_policy: bool) -> pl.LazyFrame:
     return table.filter("off_policy") if off_policy else table
 
 
-def _clip_rates(table: pl.LazyFrame, inner: Sequence[float], first: int, last: int) -> pl.DataFrame:
-    """Clip rates per span of steps and bin of length."""
-    span = max(1, math.ceil((last - first + 1) / HEAT_COLUMNS))
+def _clip_rates(table: pl.LazyFrame, first: int, last: int) -> pl.DataFrame:
+    """Clip rates per bin of length and span of steps, of rows that have a gradient."""
+    table = table.filter(rows.HAS_GRADIENT)
+    lengths, count = table.group_by("length").len().sort("length").collect().get_columns()
+    edges = quantile_edges(lengths.to_numpy(), TRAINING_BINS, count.to_numpy()).tolist() if len(lengths) else []
+    span = max(1, math.ceil((last - first + 1) / TRAINING_SPANS))
     return (
-        table.filter(rows.HAS_GRADIENT)
-        .with_columns(
-            bin=pl.sum_horizontal(pl.lit(0), *(pl.col("length") > edge for edge in inner)),
-            column=(pl.col("step") - first) // span,
+        table.with_columns(
+            bin=pl.sum_horizontal(pl.lit(0), *(pl.col("length") > edge for edge in edges)),
+            span=(pl.col("step") - first) // span,
         )
-        .group_by("column", "bin")
+        .group_by("bin", "span")
         .agg(
             first=pl.col("step").min(),
             last=pl.col("step").max(),
+            shortest=pl.col("length").min(),
+            longest=pl.col("length").max(),
             count=pl.len(),
             clip_rate=1 - pl.col("accepted").mean(),
         )
-        .sort("column", "bin")
-        .collect()
-    )
-
-
-def _length_quantiles(table: pl.LazyFrame) -> pl.DataFrame:
-    """Quantiles of length per step, from the first update on its responses."""
-    return (
-        table.group_by("step", "update")
-        .agg(**{f"q{q:02d}": pl.col("length").quantile(q / 100) for q in QUANTILES})
-        .sort("step", "update")
-        .unique("step", keep="first", maintain_order=True)
+        .sort("bin", "span")
         .collect()
     )
 

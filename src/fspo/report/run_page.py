@@ -1,7 +1,7 @@
 """The report of one run or of several: one HTML file that opens from disk and requests nothing from any other machine.
 
-The charts are drawn here, as SVG. The script moves the slider, searches the answers and sets the theme; without it the
-page can still be read.
+The charts are drawn here, as SVG. The script searches the answers and sets the theme; without it the page can still be
+read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from markupsafe import Markup
 from fspo.files import replace_file
 from fspo.pages import document
 from fspo.pages.document import Panel, Plot, Section, grid
-from fspo.report.bands import log_ratios
-from fspo.report.clipping import clip_rates, guarantee, same_answers
+from fspo.report.clipping import clip_rates, direction, log_ratios, same_answers
 from fspo.report.learning import health, learning, lengths
 from fspo.report.overview import configuration, overview, samples, warnings
 from fspo.report.report_run import ReportRun, load_all
 
-__all__ = ["SECTIONS", "content", "frame", "plots", "render", "save", "write"]
+__all__ = ["SECTIONS", "content", "frame", "plots", "save", "write"]
 
 Runs = Sequence[ReportRun]
 
@@ -35,10 +34,9 @@ class Part:
     panels: Callable[[Runs], list[Panel]] = lambda runs: []
     lead: str = ""
     body: Callable[[Runs], Markup] | None = None
-    small: bool = False  # whether the panels are
 
     def section(self, runs: Runs) -> Section:
-        body = grid(self.panels(runs), small=self.small) if self.body is None else self.body(runs)
+        body = grid(self.panels(runs)) if self.body is None else self.body(runs)
         return Section(self.id, self.title, body, self.lead)
 
 
@@ -51,7 +49,7 @@ SECTIONS = (
     Part(
         "direction",
         "LRE and direction",
-        guarantee,
+        direction,
         "The Length Reweighting Error (LRE) is how far the acceptance of the worst bin lies from the average, as a "
         "share of it: 0 is fair. A small LRE bounds how far clipping can turn the update, if clipping is even inside "
         "a bin.",
@@ -64,7 +62,7 @@ SECTIONS = (
         "near σ√L: a band of that shape treats all lengths alike.",
     ),
     Part("lengths", "Lengths", lengths),
-    Part("health", "Health of the updates", health, small=True),
+    Part("health", "Health of the updates", health),
     Part("warnings", "Warnings", body=warnings),
     Part("samples", "Sampled answers", lead="As the model wrote them, from steps spread over the run.", body=samples),
     Part("configuration", "Configuration", body=configuration),
@@ -80,12 +78,7 @@ def write(run_folders: str | Path | Sequence[str | Path], path: str | Path | Non
 def save(runs: Runs, path: str | Path | None = None) -> Path:
     """Write the report of runs that are loaded."""
     default = runs[0].folder / "report.html" if len(runs) == 1 else Path("compare.html")
-    return replace_file(path or default, render(runs))
-
-
-def render(runs: Runs) -> str:
-    """The page as text."""
-    return frame([run.name for run in runs], content(runs))
+    return replace_file(path or default, frame([run.name for run in runs], content(runs)))
 
 
 def frame(names: Sequence[str], main: Markup, version: str | None = None) -> str:
@@ -108,6 +101,6 @@ def content(runs: Runs) -> Markup:
 
 
 def plots(runs: Runs) -> Iterator[Plot]:
-    """Every plot of the page, without the bars that a slider changes."""
+    """Every plot of the page."""
     for part in SECTIONS:
         yield from (panel for panel in part.panels(runs) if isinstance(panel, Plot))

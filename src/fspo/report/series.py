@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fspo.pages import charts
 from fspo.pages.charts import Series
@@ -22,37 +22,25 @@ NO_GRADIENT = "Every advantage of these steps is 0: no answer has a gradient tha
 L = TypeVar("L", bound=Line)
 
 
-def series_of(lines: Sequence[L], value: Callable[[L], float | None], label: str, **options: Any) -> Series | None:
-    """A value over the steps; None where it was never measured."""
-    y = [value(line) for line in lines]
-    return None if all(v is None for v in y) else Series(label, [line.step for line in lines], y, **options)
-
-
 def overlay(
     runs: Sequence[tuple[str, Sequence[L]]],
     value: Callable[[L], float | None],
     label: str,
     *,
-    colour: int = 1,
     smooth: bool = True,
     interval: Callable[[L], Interval | None] | None = None,
 ) -> list[Series]:
-    """A value of one run, with its interval, or of several runs in a colour for each."""
-    if len(runs) == 1:
-        lines = runs[0][1]
-        low, high = (None, None) if interval is None else ends_of([interval(line) for line in lines])
-        series = [series_of(lines, value, label, low=low, high=high, smooth=smooth, colour=colour)]
-    else:
-        series = [
-            series_of(lines, value, name, smooth=smooth, colour=colour_of(k), dashed=k >= COLOURS)
-            for k, (name, lines) in enumerate(runs)
-        ]
-    return [line for line in series if line is not None]
-
-
-def metrics_of(runs: Sequence[ReportRun]) -> list[tuple[str, list[Metrics]]]:
-    """The metrics of each run under its name."""
-    return [(run.name, run.metrics) for run in runs]
+    """A value over the steps: of one run with its interval, or of several, without runs that never measured it."""
+    series = []
+    for k, (name, lines) in enumerate(runs):
+        y = [value(line) for line in lines]
+        if all(v is None for v in y):
+            continue
+        one = len(runs) == 1
+        low, high = ends_of([interval(line) for line in lines]) if interval and one else (None, None)
+        drawn = Series(label if one else name, [line.step for line in lines], y, low, high, colour=colour_of(k))
+        series.append(replace(drawn, smooth=smooth, dashed=k >= COLOURS))
+    return series
 
 
 def ends_of(intervals: Sequence[Interval | None]) -> tuple[list[float | None], list[float | None]]:
@@ -67,10 +55,6 @@ def values_of(lines: Sequence[Series]) -> list[float]:
     return [v for line in lines for v in line.y if v is not None]
 
 
-def smooth_note(lines: Sequence[Series]) -> str:
-    return "Faint: each step. Strong: running mean." if max(len(line.x) for line in lines) >= 20 else ""
-
-
 @dataclass(frozen=True)
 class MetricPanel:
     """A metric over the steps, of one run or of several."""
@@ -78,28 +62,24 @@ class MetricPanel:
     title: str
     unit: str  # of the axis
     value: Callable[[Metrics], float | None]
-    colour: int
     share: bool = False
     label: str = ""  # default: the title
     note: str = ""  # default: a sentence with the extent of the values
     missing: str = "Not measured."
     interval: Callable[[Metrics], Interval | None] | None = None
-    small: bool = False
 
     def panel(self, runs: Sequence[ReportRun]) -> Panel:
         label = self.label or self.title
-        lines = overlay(metrics_of(runs), self.value, label, colour=self.colour, interval=self.interval)
+        lines = overlay([(run.name, run.metrics) for run in runs], self.value, label, interval=self.interval)
         if not lines:
             return Missing(self.title, self.missing)
         values, form = values_of(lines), percent if self.share else short
         extent = f"etween {form(min(values))} and {form(max(values))}."
         said = f"From {form(values[0])} to {form(values[-1])}, b{extent}" if len(runs) == 1 else f"B{extent}"
-        height, width = (230, 340) if self.small else (charts.HEIGHT, charts.WIDTH)
-        svg = charts.line(
-            self.title, said, lines, y_label=self.unit, top=1.0 if self.share else None, percent_axis=self.share,
-            height=height, width=width,
-        )  # fmt: skip
-        return Plot(self.title, svg, f"{self.note} {smooth_note(lines)}".strip() if self.note else said)
+        top = 1.0 if self.share else None
+        svg = charts.line(self.title, said, lines, y_label=self.unit, top=top, percent_axis=self.share)
+        smoothed = " Faint: each step. Strong: running mean." if max(len(line.x) for line in lines) >= 20 else ""
+        return Plot(self.title, svg, f"{self.note or said}{smoothed}")
 
 
 def held_out(run: ReportRun, value: str = "accuracy") -> dict[str, list[Evaluated]]:
@@ -134,7 +114,3 @@ def range_name(low: float, high: float) -> str:
 
 def between(steps: tuple[float, float]) -> str:
     return f"step {steps[0]:g}" if steps[0] == steps[1] else f"steps {steps[0]:g} to {steps[1]:g}"
-
-
-def with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    return f"{percent(value)} ({percent(interval[0])} to {percent(interval[1])})" if interval else percent(value)

@@ -7,11 +7,9 @@ request, and so rarely that training keeps the processors.
 from __future__ import annotations
 
 import hashlib
-import socket
 import sys
 import threading
 import time
-from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,7 +24,6 @@ from fspo.runs import rows, run_folder
 __all__ = ["LivePage", "Server", "open_server"]
 
 LOOPBACK = "127.0.0.1"
-MOST_WAITING = 32  # connections that have sent no whole request; beyond them the oldest is closed
 IDLE_SECONDS = 10
 SHARE = 0.1  # largest share of the time that reading and drawing the run may take
 
@@ -80,26 +77,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int = 0, *, trust: bool = False) -> None:
         self.source = LivePage(folder, trust=trust)
-        self._waiting: dict[socket.socket, None] = {}  # in the order in which they came
-        self._lock = threading.Lock()
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for the connection's request in a thread of its own; one that has waited longest gives way to it."""
-        with self._lock:
-            if len(self._waiting) >= MOST_WAITING:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
-                with suppress(OSError):  # the other side has closed it
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._waiting[request] = None
-        super().process_request(request, client_address)
-
-    def waits_no_longer(self, connection: socket.socket) -> None:
-        """Its request is there, or will never be."""
-        with self._lock:
-            self._waiting.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes the connection early is not an error."""
@@ -115,12 +94,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = IDLE_SECONDS  # of the socket: a connection that sends nothing, or takes nothing, is closed
 
-    def finish(self) -> None:
-        self.server.waits_no_longer(self.connection)
-        super().finish()
-
     def do_GET(self) -> None:
-        self.server.waits_no_longer(self.connection)
         # Another site's host name may be made to point here (DNS rebinding); that site could then read the run.
         if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, "this server answers only to its own address\n", "text/plain")
@@ -160,8 +134,6 @@ def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Se
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
-    if not 0 <= port < 65536:
-        raise ValueError(f"port = {port} must lie between 0 (any free one) and 65535")
     try:
         return Server(path, port, trust=trust)
     except OSError as error:

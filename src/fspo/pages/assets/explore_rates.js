@@ -36,8 +36,8 @@ const drift = (s) => -s.drift * (s.sigma ** 2 / 2);
 // A table over the grid xs as a function: linear between its points and beyond them.
 function interpolator(xs, ys) {
   return (x) => {
-    const found = xs.findIndex((v) => v >= x);
-    const k = found < 0 ? xs.length - 1 : Math.max(1, found);
+    const first = xs.findIndex((v) => v >= x);
+    const k = first < 0 ? xs.length - 1 : Math.max(1, first);
     if (ys[k] === ys[k - 1] || x === xs[k - 1]) return ys[k - 1];
     return ys[k - 1] + ((ys[k] - ys[k - 1]) * (x - xs[k - 1])) / (xs[k] - xs[k - 1]);
   };

@@ -1,57 +1,6 @@
-// The script of reports, audits and comparisons: the slider over steps, search in the answers, values under the pointer,
-// and, on the page that `fspo watch` serves, updates of the content. Without it the page can still be read.
+// The script of reports, audits and comparisons: search in the answers, values under the pointer, and, on the page that
+// `fspo watch` serves, updates of the content. Without it the page can still be read.
 "use strict";
-
-// --- the slider of a heat map --------------------------------------------------------------------------------------
-
-function frameOf(svg) {
-  const [left, right, top, bottom, x0, x1, y0, y1] = svg.dataset.frame.split(" ").map(Number);
-  return {
-    left, right, top, bottom, x0, x1, y0, y1,
-    px: (x) => left + ((x - x0) / (x1 - x0)) * (right - left),
-    py: (y) => bottom - ((y - y0) / (y1 - y0)) * (bottom - top),
-  };
-}
-
-function drawSpan(figure, data, k) {
-  const [heat, bars] = all("svg", figure);
-  const [first, last] = data.spans[k];
-  const marker = heat.querySelector(".marker");
-  const { px } = frameOf(heat);
-  marker.setAttribute("x", px(first - 0.5));
-  marker.setAttribute("width", px(last + 0.5) - px(first - 0.5));
-  const { py, bottom } = frameOf(bars);
-  all("g > g", bars).filter((g) => g.querySelector("rect.bar")).forEach((g, bin) => {
-    const bar = g.querySelector("rect.bar");
-    if (bin >= data.names.length) return;
-    const cell = data.cells[k][bin];
-    const [count, rate, low, high] = cell || [0, 0, 0, 0];
-    const middle = Number(bar.getAttribute("x")) + Number(bar.getAttribute("width")) / 2;
-    bar.setAttribute("y", py(rate));
-    bar.setAttribute("height", bottom - py(rate));
-    const end = (y) => `M${middle - 3} ${py(y)}h6`;
-    g.querySelector(".whisker").setAttribute(
-      "d", cell ? `M${middle} ${py(low)}V${py(high)}${end(low)}${end(high)}` : "");
-    const said = cell ? `${percent(rate)} (${percent(low)} to ${percent(high)}), ${count} answers` : "no answers";
-    g.querySelector("title").textContent = `clip rate, ${data.names[bin]}: ${said}`;
-  });
-  bars.querySelector("desc").textContent = data.texts[k];
-  figure.querySelector("output").textContent = data.texts[k];
-}
-
-function sliders() {
-  for (const figure of all("figure[data-slider]")) {
-    const data = JSON.parse(figure.querySelector("script").textContent);
-    const input = figure.querySelector("input[type=range]");
-    const draw = () => {
-      drawSpan(figure, data, Number(input.value));
-      input.setAttribute("aria-valuetext", data.texts[Number(input.value)]);
-    };
-    input.hidden = figure.querySelector("label").hidden = false;
-    input.addEventListener("input", draw);
-    draw();
-  }
-}
 
 // --- search --------------------------------------------------------------------------------------------------------
 
@@ -67,7 +16,7 @@ function search() {
   const total = steps.reduce((sum, { answers }) => sum + answers.length, 0);
   const run = () => {
     const wanted = input.value.trim().toLowerCase();
-    let found = 0;
+    let matches = 0;
     for (const { step, answers, open } of steps) {
       let here = 0;
       for (const { answer, text } of answers) {
@@ -76,9 +25,9 @@ function search() {
       }
       step.hidden = here === 0;
       step.open = wanted ? here > 0 : open;
-      found += here;
+      matches += here;
     }
-    document.getElementById("found").textContent = wanted ? `${found} of ${total} answers` : `${total} answers`;
+    document.getElementById("matches").textContent = wanted ? `${matches} of ${total} answers` : `${total} answers`;
   };
   input.addEventListener("input", run);
   run();
@@ -109,7 +58,7 @@ function tips() {
     if (!lines.length || event.target.closest("circle")) return hide();
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    const { left, right, top, bottom, x0, x1, y0, y1 } = frameOf(svg);
+    const [left, right, top, bottom, x0, x1, y0, y1] = svg.dataset.frame.split(" ").map(Number);
     if (x < left - 4 || x > right + 4) return hide();
     const points = lines.map((line) => [line.dataset.label, nearest(line, x)]);
     const at = points.reduce((a, b) => (Math.abs(b[1][0] - x) < Math.abs(a[1][0] - x) ? b : a))[1][0];
@@ -134,7 +83,6 @@ function tips() {
 
 function swap(text) {
   const main = document.querySelector("main");
-  const ranges = new Map(all("input[type=range]", main).map((r) => [r.id, r.value === r.max ? null : r.value]));
   const open = new Map(all("details[id]", main).map((d) => [d.id, d.open]));
   const wanted = document.getElementById("search")?.value ?? "";
   const active = document.activeElement;
@@ -142,13 +90,8 @@ function swap(text) {
   const scroll = [scrollX, scrollY];
   const fresh = new DOMParser().parseFromString(text, "text/html");
   main.replaceChildren(...fresh.body.childNodes);
-  for (const range of all("input[type=range]", main)) {
-    const value = ranges.get(range.id); // a slider at its end stays at the newest steps
-    if (value != null) range.value = value;
-  }
   if (!wanted) all("details[id]", main).forEach((d) => open.has(d.id) && (d.open = open.get(d.id)));
   if (wanted) document.getElementById("search").value = wanted;
-  sliders();
   search();
   if (focus) {
     const element = document.getElementById(focus[0]);
@@ -180,7 +123,6 @@ async function live() {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  sliders();
   search();
   tips();
   if (root.dataset.live !== undefined) live();
