@@ -203,22 +203,19 @@ def _with_files(spec: Any, folder: Path) -> Any:
 
 
 def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str]:
-    """An objective, name and parameters, as settings to paste for each trainer.
+    """An objective, its name and numbers, as settings to paste for each trainer.
 
     `updates` is the number of optimiser steps per rollout, which verl has to be given.
     """
-    numbers = {key: float(f"{value:g}") if isinstance(value, float) else value for key, value in objective.items()}
-    name = str(numbers.pop("name"))
+    name = objective["name"]
+    numbers = {key: f"{value:g}" for key, value in objective.items() if key != "name"}
+    ours = [f"objective.name={name}", *(f"objective.{key}={value}" for key, value in numbers.items())]
+    arguments = ",\n".join(f'        "{key}": {value}' for key, value in numbers.items())
     loss = "actor_rollout_ref.actor.policy_loss"
-    verl: dict[str, Any] = {f"{loss}._target_": "fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode": loss_mode(name)}
-    verl |= {f"+{loss}.updates": updates} | {f"+{loss}.objective.{key}": value for key, value in numbers.items()}
-    ours = {"objective.name": name} | {f"objective.{key}": value for key, value in numbers.items()}
+    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode={loss_mode(name)}"]
+    verl += [f"+{loss}.updates={updates}", *(f"+{loss}.objective.{key}={value}" for key, value in numbers.items())]
     return {
-        "fspo": " ".join(f"{key}={_word(value)}" for key, value in ours.items()),
-        "TRL": f"FSPOConfig(objective={name!r}, objective_args={numbers!r})",
-        "verl": " ".join(f"{key}={_word(value)}" for key, value in verl.items()),
+        "fspo": " \\\n".join(ours),
+        "TRL": f'FSPOConfig(\n    objective="{name}",\n    objective_args={{\n{arguments}\n    }},\n)',
+        "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
     }
-
-
-def _word(value: Any) -> str:
-    return str(value) if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]

@@ -62,7 +62,8 @@ class FSPOConfig(GRPOConfig):
         for name in REPLACED:
             if getattr(self, name) != getattr(GRPOConfig, name):
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: give objective and objective_args"
+                    f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: give it in objective_args, or "
+                    "leave it out"
                 )
         self._check_sampling()
         assert self.steps_per_generation is not None  # TRL has filled it in
