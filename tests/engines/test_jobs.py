@@ -1,9 +1,10 @@
-"""What `--dry-run` writes, what is checked before verl starts, and what `fspo doctor` says."""
+"""What `--dry-run` writes, and what is checked before verl starts."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import fspo
 from fspo import tasks
-from fspo.cli.main import app
 from fspo.config import read
 from fspo.engines import checkup
 from fspo.engines.trl import run as run_trl
@@ -123,46 +122,22 @@ def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     if torch.cuda.is_available():
         pytest.skip("this machine has what verl needs")
-    with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*this machine shows none\. --dry-run writes"):
-        checkup.require_verl(read(None, SMALL))
-    assert not any("shows none" in sentence for sentence in checkup.verl_problems(elsewhere=True))
-    monkeypatch.setenv("VERL_PLATFORM", "mine")
-    assert not any("shows none" in sentence for sentence in checkup.verl_problems())
-
-
-@pytest.mark.slow
-def test_a_run_on_verl_says_what_is_missing_and_writes_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fspo", "train", *SMALL, "--engine", "verl", "--out", str(tmp_path / "run")]
-    variables = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --engine verl cannot start: ")
+    with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*\. --dry-run writes the run for another"):
+        fspo.train(read(None, SMALL), tmp_path / "run", engine="verl")
     assert not (tmp_path / "run").exists()
+    assert checkup.platform_problem().endswith("this machine shows none")
+    assert checkup.platform_problem(elsewhere=True) == ""
+    monkeypatch.setenv("VERL_PLATFORM", "mine")
+    assert checkup.platform_problem() == ""
 
 
 @pytest.mark.slow
-def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
-    """A plug-in whose import fails is silent in verl; here its reason is known."""
-    problems = checkup.probe()
-    assert (problems["verl"], problems["plugin"]) == ("", "")
+def test_why_verl_cannot_load_the_plug_in_is_known_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fspo.objectives'] = None\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    assert "cannot be imported: ModuleNotFoundError" in checkup.probe(os.environ | {"PYTHONPATH": path})["plugin"]
-
-
-@pytest.mark.slow
-def test_the_doctor_reports_and_its_exit_code_is_about_what_was_asked() -> None:
-    runner = CliRunner()
-    done = runner.invoke(app, ["doctor", "local", "--json", "-"])
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert facts["versions"]["torch"]
-    assert facts["engines"]["local"] == []
-    assert facts["plugin"]["plugin"] == ""
-    assert facts["devices"][0].startswith("cpu")
-    assert facts["extras"]["train"] == []
-    if facts["engines"]["verl"]:
-        assert runner.invoke(app, ["doctor", "verl"]).exit_code == 1
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    assert re.match("verl cannot be used: .*fspo.objectives", checkup.import_problem())
 
 
 def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,25 +153,9 @@ def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: 
         job.dry_run(read("recipe:smollm2-chain-sum", ["warmup=null"]), tmp_path / "other")
 
 
-def test_facts_of_the_doctor_go_to_standard_output_or_a_file(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the entry point, which completes `--json` without a path."""
-    monkeypatch.setattr(checkup, "plugin", dict)  # a new process that imports verl
-    assert json.loads(command("doctor", "--json").stdout)["extras"]["train"] == []
-    assert "engine local" in command("doctor", "--json", str(tmp_path / "facts.json")).stdout
-    assert json.loads((tmp_path / "facts.json").read_text())["engines"]["local"] == []
-
-
 def test_recipes_are_listed_without_the_packages_of_their_tasks(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("reasoning_gym", "datasets", "math_verify"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "smollm2-chain-sum" in command("recipes").stdout
-
-
-def test_the_doctor_knows_its_engines() -> None:
-    done = CliRunner().invoke(app, ["doctor", "vlm"])
-    assert "there is no engine 'vlm'; did you mean 'vllm'" in str(done.exception)
-    assert checkup.sandbox().keys() == {"backend", "problem"}
