@@ -83,7 +83,7 @@ release: $(VENV)/.train  ## build the wheel and the source archive, check them, 
 	$(call install,build/release/venv) -c constraints.txt "$$(ls dist/*.whl)[train]"
 	cd build/release && venv/bin/fspo --version && venv/bin/python -m fspo methods && venv/bin/fspo recipes && \
 		venv/bin/fspo train model.path=tiny:1x32 warmup=null steps=3 eval.prompts=16 --out run && \
-		venv/bin/fspo audit run && venv/bin/fspo doctor local
+		venv/bin/fspo audit run
 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
