@@ -15,7 +15,6 @@ import operator
 import sys
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -171,10 +170,9 @@ class Registry(Generic[T]):
         self._classes[name] = cls
         return cls
 
-    def registered(self) -> dict[str, type[T]]:
-        """The classes by name that this process has registered: no other process knows these names."""
-        shared = self._built_in | self._others().keys()
-        return {name: cls for name, cls in self._classes.items() if name not in shared}
+    def registered(self) -> set[str]:
+        """The names that this process has registered: no other process knows them."""
+        return self._classes.keys() - self._built_in - self._others().keys()
 
     def names(self) -> list[str]:
         """All names, built in first; entry points are not loaded."""
@@ -249,26 +247,9 @@ class Registry(Generic[T]):
         return self._entry_points
 
 
-def registered() -> dict[str, list[str]]:
-    """What this process has registered, as `module:Class` by group, for other processes of the same run."""
-    return {
-        registry.group: [f"{cls.__module__}:{cls.__qualname__}" for cls in registry.registered().values()]
-        for registry in _registries
-    }
-
-
-def register_all(classes: dict[str, list[str]]) -> None:
-    """Register what another process has; a class that cannot be imported here stays unknown."""
-    for registry in _registries:
-        for name in classes.get(registry.group, []):
-            with suppress(ValueError):
-                registry.register(registry.get(name))
-
-
 def only_here(names: Iterable[str]) -> list[str]:
-    """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
-    classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
-    local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
+    """Those of these names that other processes do not know: registered by this one, or defined in its script."""
+    local = {name for registry in _registries for name in registry.registered()}
     return [name for name in names if name in local or name.startswith("__main__:")]
 
 

@@ -26,17 +26,26 @@ CLIP_NORM = 1.0
 PROMPT = 1024  # longest prompt in tokens; longer ones are left out
 
 
-def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
-    """Refuse settings that differ from their default and that the engine does not have; `missing` says why or what
-    to use instead."""
+LOCAL = (
+    "rollout.staleness", "rollout.cache_gib", "update.clip_ratio", "update.all_rows", "update.max_skipped",
+    "log.bins", "log.cosine", "log.records",
+)  # fmt: skip
+"""Settings that only the local engine has."""
+
+
+def refuse(config: TrainConfig, engine: str, *more: str) -> None:
+    """Refuse what the engine does not have: settings of `LOCAL` and `more` that differ from their default."""
     if config.processes > 1:
         raise ValueError(f"processes = {config.processes} is not possible with --engine {engine}: use its own launcher")
     default = TrainConfig()
-    for key, why in missing.items():
+    for key in (*LOCAL, *more):
         section, _, name = key.rpartition(".")
         value = getattr(getattr(config, section), name)
         if value != getattr(getattr(default, section), name):
-            raise ValueError(f"{key} = {value!r} is not possible with --engine {engine}: {why}")
+            raise ValueError(
+                f"{key} = {value!r} is not possible with --engine {engine}: leave it out, and set what the trainer has "
+                f"instead in engines.{engine}"
+            )
     if config.rollout.prompts % config.update.minibatches:
         raise ValueError(
             f"update.minibatches = {config.update.minibatches} must divide rollout.prompts = "

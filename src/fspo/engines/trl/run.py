@@ -35,22 +35,10 @@ from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
 from fspo.training.stopping import RunInterruptedError, interrupts
 
-MISSING = {
-    "rollout.staleness": "TRL trains on what it has just sampled",
-    "rollout.dynamic": "TRL does not replace groups without variance",
-    "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
-    "update.all_rows": "TRL computes every answer",
-    "update.max_skipped": "TRL does not count updates without a finite gradient",
-    "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
-    "log.bins": "its metrics have the default number of bins",
-    "log.cosine": "only the local engine takes the gradients of each bin of length",
-    "log.records": "its rows are always written",
-}
-
 
 def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     """The arguments of `FSPOConfig`; `engines.trl` overrides the translation."""
-    refuse(config, "trl", MISSING)
+    refuse(config, "trl")
     rollout, update, log = config.rollout, config.update, config.log
     objective = dict(config.objective)
     processes = int(os.environ.get("WORLD_SIZE", 1))
