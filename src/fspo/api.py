@@ -33,7 +33,6 @@ __all__ = ["Engine", "card", "evaluate", "export", "load_run", "sample", "train"
 
 Config = TrainConfig | Mapping[str, Any] | None
 Engine = Literal["local", "trl", "verl"]
-_CALLS = [name for name, value in vars(Observer).items() if callable(value) and not name.startswith("_")]
 
 
 def train(
@@ -78,8 +77,6 @@ def train(
             "samples with the trainer's own: leave it out"
         )
     _require_torch()
-    if lacking := [name for name in _CALLS if observer is not None and not hasattr(observer, name)]:
-        raise ValueError(f"the observer {observer!r} has no {lacking[0]}(): derive its class from fspo.Observer")
     name, used = config.objective["name"], config.advantage
     chosen = "advantage" in config.model_fields_set or name not in advantages.names()
     if observer is not None and not chosen and name != used:

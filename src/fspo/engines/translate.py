@@ -70,16 +70,12 @@ RULE = (
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "typical_p": (None, 1), "top_h": (None,),
     "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0), "repetition_penalty": (None, 1),
-    "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
-    "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "no_repeat_ngram_size": (None, 0),
     "length_penalty": (None, 1), "logit_bias": (None,), "bad_words": (None,), "bad_words_ids": (None,),
-    "allowed_token_ids": (None,), "suppress_tokens": (None,), "begin_suppress_tokens": (None,), "min_tokens": (None, 0),
-    "min_new_tokens": (None, 0), "min_length": (None, 0), "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,), "sequence_bias": (None,), "guidance_scale": (None, 1), "penalty_alpha": (None,),
-    "num_beams": (None, 1), "do_sample": (None, True), "structured_outputs": (None,), "guided_decoding": (None,),
-    "vllm_structured_outputs_regex": (None,), "watermarking_config": (None,), "logits_processors": (None,),
-    "remove_invalid_values": (None, False), "renormalize_logits": (None, False, True),
-    "override_generation_config": (None,), "repetition_detection": (None,), "best_of": (None, 1),
+    "allowed_token_ids": (None,), "suppress_tokens": (None,), "min_tokens": (None, 0), "min_new_tokens": (None, 0),
+    "min_length": (None, 0), "guidance_scale": (None, 1), "num_beams": (None, 1), "best_of": (None, 1),
+    "do_sample": (None, True), "structured_outputs": (None,), "guided_decoding": (None,), "logits_processors": (None,),
+    "vllm_structured_outputs_regex": (None,), "override_generation_config": (None,),
 }  # fmt: skip
 """Settings that change what is sampled, and the values at which they do not."""
 
