@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
-from pydantic.fields import FieldInfo
 
 import fspo
 from fspo import config, objectives, tasks
@@ -66,23 +65,18 @@ def test_answers_of_the_default_run_differ_in_length_by_a_factor_of_fifty() -> N
     assert default.update.schedule == "constant"  # updates as large at the end as at the start: clipping goes on
 
 
-def described(model: type[Settings]) -> list[tuple[str, FieldInfo]]:
-    return [(f"{model.__name__}.{name}", field) for name, field in model.model_fields.items()]
-
-
 SECTIONS: list[Any] = [getattr(config, name) for name in dir(config) if name.endswith("Config")]
 
 
-@pytest.mark.parametrize(("name", "field"), [pair for section in SECTIONS for pair in described(section)])
-def test_every_setting_is_described(name: str, field: FieldInfo) -> None:
-    section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
-    assert section or field.description, name
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_described(section: type[Settings]) -> None:
+    for name, field in section.model_fields.items():
+        table = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+        assert table or field.description, name
 
 
-def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
+def test_a_file_and_overrides(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("steps: 7\nobjective: gspo\nupdate: {lr: 0.002}\n")
-    (tmp_path / "a.toml").write_text('steps = 7\nobjective = "gspo"\n[update]\nlr = 0.002\n')
-    assert read(tmp_path / "a.yaml", []) == read(tmp_path / "a.toml", [])
     changed = read(tmp_path / "a.yaml", ["update.lr=1e-3", "objective.clip_low=0.01", "task.n_max=9", "warmup=null"])
     assert changed.update.lr == 0.001
     assert changed.objective == {"name": "gspo", "clip_low": 0.01}
@@ -104,7 +98,6 @@ def test_yaml_toml_and_overrides(tmp_path: Path) -> None:
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
         (["objective.c_low=-1"], "FSPO.c_low = -1"),
         (["objective=3"], "3 is not an objective: write a name, or a table with a name"),
-        (["objective={name: null}"], "is not an objective: write a name, or a table with a name"),
         (["objective={name: fspo, 1: 2}"], "is not an objective: write a name, or a table with a name"),
         (["advantage=rlo"], "there is no advantage 'rlo'"),
         (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),
@@ -139,7 +132,6 @@ def test_unreadable_files(tmp_path: Path) -> None:
         ("a: &a [1]\n" + "".join(f"b{i}: *a\n" for i in range(13)), "more than 12 aliases or 100 levels"),
         ("a: &a {x: 1}\n" + "".join(f"b{i}: {{<<: *a}}\n" for i in range(40_000)), "more than 200,000 characters"),
         ("[" * 100_000, "more than 12 aliases or 100 levels"),
-        ("task: &t [*t]", "is inside what it stands for"),
     ],
 )
 def test_yaml_that_would_cost_much_is_refused(text: str, sentence: str) -> None:

@@ -45,7 +45,7 @@ def settings() -> str:
 
     head = (
         "# Every setting\n\nWritten from `fspo.TrainConfig` when this page was built. A setting is given as "
-        "`part.key=value` on the command line or under `part:` in a YAML or TOML file; unknown keys and values out of "
+        "`part.key=value` on the command line or under `part:` in a YAML file; unknown keys and values out of "
         "range are refused. [Training](../training.md) says what they do together.\n"
     )
     return head + "\n".join(_sections(TrainConfig, "", "A whole run"))

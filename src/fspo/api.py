@@ -20,20 +20,19 @@ import yaml
 from fspo import advantages, objectives
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
 from fspo.files import replace_file
-from fspo.runs import Evaluated, Observer, Run, RunWarning, refuse_script, require_engine
+from fspo.runs import Observer, Run, RunWarning, refuse_script, require_engine
 from fspo.runs import load as load_run
-from fspo.text import percent, short
+from fspo.text import percent
 
 if TYPE_CHECKING:
     from fspo.model.loading import Policy
     from fspo.tasks import Task
     from fspo.training.evaluate import Answer, Evaluation
 
-__all__ = ["Conversation", "Engine", "card", "evaluate", "export", "load_run", "push", "sample", "train"]
+__all__ = ["Engine", "card", "evaluate", "export", "load_run", "sample", "train"]
 
 Config = TrainConfig | Mapping[str, Any] | None
 Engine = Literal["local", "trl", "verl"]
-_CALLS = [name for name, value in vars(Observer).items() if callable(value) and not name.startswith("_")]
 
 
 def train(
@@ -78,8 +77,6 @@ def train(
             "samples with the trainer's own: leave it out"
         )
     _require_torch()
-    if lacking := [name for name in _CALLS if observer is not None and not hasattr(observer, name)]:
-        raise ValueError(f"the observer {observer!r} has no {lacking[0]}(): derive its class from fspo.Observer")
     name, used = config.objective["name"], config.advantage
     chosen = "advantage" in config.model_fields_set or name not in advantages.names()
     if observer is not None and not chosen and name != used:
@@ -156,8 +153,7 @@ def sample(
     if isinstance(prompts, int):
         given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
         return loaded.evaluate(given).answers
-    prompts = [prompts] if isinstance(prompts, str) else prompts
-    return loaded.answers(prompts, loaded.encoded(prompts), samples, temperature, loaded.config.seed)
+    return loaded.answers([prompts] if isinstance(prompts, str) else prompts, samples, temperature)
 
 
 @dataclass(frozen=True)
@@ -206,59 +202,23 @@ class _Loaded:
                 max_new_tokens=self.config.rollout.max_new_tokens, **settings, **cut,
             )  # fmt: skip
 
-    def encoded(self, prompts: Sequence[str]) -> list[list[int]]:
-        from fspo.rollout.generate import encode
+    def answers(self, prompts: Sequence[str], samples: int, temperature: float) -> list[Answer]:
+        """Answers to texts that no task knows."""
+        from fspo.rollout.generate import decode, encode, generate
         from fspo.tasks import Example
-
-        examples = [Example(prompt=text, answer=None, task="", index=i) for i, text in enumerate(prompts)]
-        return encode(self.policy, examples, self.config.model.chat)
-
-    def answers(
-        self, prompts: Sequence[str], ids: list[list[int]], samples: int, temperature: float, seed: int
-    ) -> list[Answer]:
-        """Answers to texts that no task knows, given as token ids too."""
-        from fspo.rollout.generate import decode, generate
         from fspo.training.evaluate import Answer
 
+        examples = [Example(prompt=text, answer=None, task="", index=i) for i, text in enumerate(prompts)]
+        ids = encode(self.policy, examples, self.config.model.chat)
         rollout = generate(
             self.policy, ids, samples, max_new_tokens=self.config.rollout.max_new_tokens, temperature=temperature,
-            seed=seed, evaluation=True,
+            seed=self.config.seed, evaluation=True,
         )  # fmt: skip
         texts = decode(self.policy, rollout.completions)
         return [
             Answer(prompts[g], text, None, len(tokens), not done, 0.0, "")
             for g, text, tokens, done in zip(rollout.group, texts, rollout.completions, rollout.finished, strict=True)
         ]
-
-
-class Conversation:
-    """Turns with a model. With a chat template it sees the turns before; without one every text is a prompt of its own.
-
-    `model`, `config` and `trust` are those of `evaluate`.
-    """
-
-    def __init__(
-        self, model: str | Path, config: Config = None, *, temperature: float = 1.0, trust: bool = False
-    ) -> None:
-        self._loaded = _Loaded.of(model, config, trust)
-        self._temperature = temperature
-        self._turns: list[dict[str, str]] = []
-        self._said = 0
-
-    def say(self, text: str) -> Answer:
-        """The model's answer to the next turn."""
-        from fspo.rollout.generate import encode_turns
-
-        loaded, turns = self._loaded, [*self._turns, {"role": "user", "content": text}]
-        chat = loaded.config.model.chat
-        if chat is not False and loaded.policy.tokenizer.chat_template is not None:
-            ids = [encode_turns(loaded.policy, turns)]
-        else:
-            ids = loaded.encoded([text])
-        (answer,) = loaded.answers([text], ids, 1, self._temperature, loaded.config.seed + self._said)
-        self._turns = [*turns, {"role": "assistant", "content": answer.completion}]
-        self._said += 1
-        return answer
 
 
 def _run_of(folder: Path) -> Path | None:
@@ -340,10 +300,7 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
             """Also links, which in a folder from elsewhere may lead anywhere."""
             return {*by_name(folder, names), *(name for name in names if (Path(folder) / name).is_symlink())}
 
-        try:
-            shutil.copytree(weights, made, ignore=ignored)
-        except shutil.Error as error:  # a list of what went wrong
-            raise ValueError(f"the model cannot be written to {out}: {error.args[0][0][2]}") from None
+        shutil.copytree(weights, made, ignore=ignored)
         if merge:
             from peft import AutoPeftModelForCausalLM
 
@@ -357,98 +314,22 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
 
 
 def card(run: Run, *, adapters: bool = False) -> str:
-    """The README.md of an exported model: what it was trained on and how, its held-out accuracy, its configuration."""
-    model = run.config.get("model")
-    base = str(model.get("path", "")) if isinstance(model, dict) else str(model or "")
-    is_hub_name = base.count("/") == 1 and not Path(base).exists() and not base.endswith(".gguf")
-    facts: dict[str, Any] = {
-        "library_name": "peft" if adapters else "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["fspo", "reinforcement-learning", str(run.objective.get("name", ""))],
-    }
-    if is_hub_name:
-        facts["base_model"] = base
-    head = yaml.safe_dump(facts, sort_keys=False)
+    """The README.md of an exported model: its held-out accuracy and its configuration."""
+    library = "peft" if adapters else "transformers"
+    head = yaml.safe_dump({"library_name": library, "pipeline_tag": "text-generation", "tags": ["fspo"]})
     settings = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)
-    rows = "\n".join(f"| {name} | {value} |" for name, value in _figures(run, base))
-    versions = ", ".join(f"{name} {version}" for name, version in run.facts.versions.items())
-    load_with = "peft import AutoPeftModelForCausalLM" if adapters else "transformers import AutoModelForCausalLM"
-    cls = load_with.split()[-1]
+    accuracy = "It was not evaluated."
+    if run.evaluations:
+        last = run.evaluations[-1]
+        extent = f" (95 % interval {percent(last.interval[0])} to {percent(last.interval[1])})" if last.interval else ""
+        accuracy = f"Held-out accuracy after step {last.step}: {percent(last.accuracy)}{extent}."
     return f"""---
 {head}---
 
 # {run.name}
 
-A language model trained by reinforcement learning from verifiable rewards with fspo.
-
-| | |
-|---|---|
-{rows}
-
-Accuracy is over held-out prompts, with its 95 % interval.
-
-```python
-from {load_with}
-from transformers import AutoTokenizer
-
-folder = "."  # of this file
-model, tokenizer = {cls}.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-```
-
-## Configuration
-
-Engine: {run.facts.engine}. Versions: {versions or "not recorded"}.
+Trained by reinforcement learning from verifiable rewards with fspo, engine {run.facts.engine}. {accuracy}
 
 ```yaml
 {settings}```
 """
-
-
-def _figures(run: Run, base: str) -> list[tuple[str, str]]:
-    split = run.evaluations[-1].split if run.evaluations else ""
-    evaluations = [line for line in run.evaluations if line.split == split]
-    last = run.metrics[-1] if run.metrics else None
-    shown = Path(base).name if Path(base).is_absolute() else base  # a path of this machine says nothing elsewhere
-    rows = [("Base model", f"`{shown}`"), ("Task", f"`{_short(run.config.get('task'))}`")]
-    rows.append(("Objective", f"`{_short(run.config.get('objective'))}`"))
-    if evaluations:
-        rows.append(("Held-out accuracy before training", _accuracy(evaluations[0])))
-        rows.append(("Held-out accuracy", _accuracy(evaluations[-1])))
-    if last is not None:
-        rows.append(("Steps", f"{last.step:,}"))
-        rows.append(("Mean reward, last step", short(last.reward)))
-        rows.append(("Mean length, last step", f"{short(last.length)} tokens"))
-        rows.append(("Clip rate, last step", percent(last.clip_rate)))
-        rows.append(("Length Reweighting Error, last step", short(last.lre)))
-    return rows
-
-
-def _accuracy(line: Evaluated) -> str:
-    extent = f" ({percent(line.interval[0])} to {percent(line.interval[1])})" if line.interval else ""
-    answers = f"{line.prompts:,} prompts" if line.prompts else "held-out prompts"
-    return f"{percent(line.accuracy)}{extent}, {answers}, step {line.step}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        rest = ", ".join(f"{key}={item}" for key, item in value.items() if key != "name")
-        return f"{value.get('name')}" + (f" ({rest})" if rest else "")
-    return str(value)
-
-
-def push(folder: str | Path, name: str, *, private: bool = True) -> str:
-    """Upload an exported model to the Hugging Face hub as `name`, and return its address."""
-    import httpx
-    from huggingface_hub import HfApi
-
-    api = HfApi()
-    try:
-        url = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder)
-    except (OSError, ValueError, httpx.HTTPError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{name} could not be uploaded to the hub ({reason}): check the name and `hf auth login`; the model is in "
-            f"{folder}"
-        ) from None
-    return str(url)

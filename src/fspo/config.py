@@ -5,7 +5,6 @@ Sections come first, each with the defaults that `fspo train` runs, then `TrainC
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -227,7 +226,7 @@ class TrainConfig(Settings):
 
 
 def read(path: str | Path | None, changed: Sequence[str] | Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a YAML or TOML file, a recipe or the default, with changed settings.
+    """The configuration of a YAML file, a recipe or the default, with changed settings.
 
     Changes are a dictionary, or `key.sub=value` texts of a command line. A table of a task or an objective without a
     `name` changes parameters of the one that is there, one with a `name` replaces it.
@@ -318,8 +317,7 @@ def parse(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no configuration file {str(path)!r}")
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else yaml_value(text)
+        values = yaml_value(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())}): mend that file") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):

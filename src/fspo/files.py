@@ -85,18 +85,12 @@ def yaml_value(text: str) -> Any:
     if len(text) > YAML_SIZE:
         raise ValueError(f"it has more than {YAML_SIZE:,} characters")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where libyaml was there at the build
-    aliases, open_anchors = 0, []
+    aliases = depth = 0
     try:
         for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_anchors.append(event.anchor)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                open_anchors.pop()
-            elif isinstance(event, yaml.AliasEvent):
-                aliases += 1
-                if event.anchor in open_anchors:
-                    raise ValueError(f"the alias *{event.anchor} is inside what it stands for")
-            if aliases > YAML_ALIASES or len(open_anchors) > YAML_DEPTH:
+            aliases += isinstance(event, yaml.AliasEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if aliases > YAML_ALIASES or depth > YAML_DEPTH:
                 raise ValueError(f"it has more than {YAML_ALIASES} aliases or {YAML_DEPTH} levels")
         return yaml.load(text, Loader=loader)
     except (ValueError, yaml.YAMLError) as error:

@@ -13,12 +13,9 @@ import importlib.metadata
 import inspect
 import operator
 import sys
-import traceback
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -173,10 +170,9 @@ class Registry(Generic[T]):
         self._classes[name] = cls
         return cls
 
-    def registered(self) -> dict[str, type[T]]:
-        """The classes by name that this process has registered: no other process knows these names."""
-        shared = self._built_in | self._others().keys()
-        return {name: cls for name, cls in self._classes.items() if name not in shared}
+    def registered(self) -> set[str]:
+        """The names that this process has registered: no other process knows them."""
+        return self._classes.keys() - self._built_in - self._others().keys()
 
     def names(self) -> list[str]:
         """All names, built in first; entry points are not loaded."""
@@ -194,11 +190,11 @@ class Registry(Generic[T]):
             raise ValueError(f"{name!r} is no name of a {self.kind}; known: {', '.join(self.names())}")
         if name in self._classes:
             return self._classes[name]
-        if name in self._others():
-            self._classes[name] = self._loaded(self._others()[name])
+        if entry := self._others().get(name):
+            self._classes[name] = self._imported(name, f"{entry.module}:{entry.attr}")
             return self._classes[name]
         if ":" in name:
-            return self._imported(name)
+            return self._imported(name, name)
         raise ValueError(f"there is no {self.kind} {name!r}{hint(name, self.names())}")
 
     def summaries(self) -> dict[str, str]:
@@ -212,27 +208,17 @@ class Registry(Generic[T]):
                 summaries[name] = str(error)
         return summaries
 
-    def _loaded(self, entry: importlib.metadata.EntryPoint) -> type[T]:
-        try:
-            loaded = entry.load()
-        except Exception as error:
-            raise ValueError(
-                f"the {self.kind} {entry.name!r} cannot be loaded from {entry.value} ({_cause(error)}): mend or "
-                "uninstall the package that declares it"
-            ) from error
-        return self._checked(loaded, entry.name)
-
-    def _imported(self, name: str) -> type[T]:
-        module, _, attribute = name.partition(":")
+    def _imported(self, name: str, target: str) -> type[T]:
+        """The class of this name, from `module:Class`."""
+        module, _, attribute = target.partition(":")
         try:
             imported = operator.attrgetter(attribute)(importlib.import_module(module))
         except Exception as error:
-            advice = "mend the module"
-            if _place(error) is None:  # nothing of the module was run
-                advice = f"write module:Class of a module on the path{hint(module, self.names())}"
-            if module.endswith(".py") or "/" in module:
-                advice = f"write the module's name, {Path(module).stem}:{attribute}, and run from its folder"
-            raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({_cause(error)}): {advice}") from error
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(
+                f"the {self.kind} {name!r} cannot be loaded ({reason}): mend that module, or write module:Class of a "
+                "module on the path"
+            ) from error
         return self._checked(imported, name)
 
     def _checked(self, cls: Any, name: str) -> type[T]:
@@ -261,45 +247,12 @@ class Registry(Generic[T]):
         return self._entry_points
 
 
-def registered() -> dict[str, list[str]]:
-    """What this process has registered, as `module:Class` by group, for other processes of the same run."""
-    return {
-        registry.group: [f"{cls.__module__}:{cls.__qualname__}" for cls in registry.registered().values()]
-        for registry in _registries
-    }
-
-
-def register_all(classes: dict[str, list[str]]) -> None:
-    """Register what another process has; a class that cannot be imported here stays unknown."""
-    for registry in _registries:
-        for name in classes.get(registry.group, []):
-            with suppress(ValueError):
-                registry.register(registry.get(name))
-
-
 def only_here(names: Iterable[str]) -> list[str]:
-    """Those of these names that stand for a class of this process alone: defined in a script or a notebook."""
-    classes = {name: cls for registry in _registries for name, cls in registry.registered().items()}
-    local = [name for name, cls in classes.items() if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__]
+    """Those of these names that other processes do not know: registered by this one, or defined in its script."""
+    local = {name for registry in _registries for name in registry.registered()}
     return [name for name in names if name in local or name.startswith("__main__:")]
 
 
 def _name(cls: type[Any]) -> str:
     name: str = cls.name
     return name
-
-
-def _cause(error: Exception) -> str:
-    """What went wrong while a module was imported; for an error in its own code also the kind and the place."""
-    place = _place(error)
-    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return text if place is None else f"{type(error).__name__} in {place}: {text}"
-
-
-def _place(error: Exception) -> str | None:
-    """Where the code of an imported module failed; None if there is no such module, or no such name in it."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}"
-    importing = (__file__, "<frozen importlib", str(Path(importlib.__file__).parent))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing)]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else None

@@ -15,7 +15,6 @@ import yaml
 from fspo.config import TrainConfig
 from fspo.runs import load
 from helpers.pages import SHELL, blocks, commands, saved_as
-from helpers.plugins import write_package
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -48,25 +47,6 @@ def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = follow("python.md", tmp_path, monkeypatch)
     assert "held out:" in printed[1]
     assert [line.step for line in load(tmp_path / "runs" / "logged").metrics] == [1, 2]
-
-
-@pytest.mark.slow
-def test_own_task_from_a_package(tmp_path: Path) -> None:
-    """By the name of its entry point: trained, resumed, evaluated and sampled, and nothing has to be trusted."""
-    code = next(block.text for block in blocks(DOCS / "own-task.md") if saved_as(block) == "parity.py")
-    write_package(tmp_path, "parity_package", code, "fspo.tasks", {"parity": "parity_package:Parity"})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    run = str(tmp_path / "run")
-    small = ["model.path=tiny:1x32", "warmup=null", "rollout={prompts: 4, group: 2, max_new_tokens: 6}", "steps=1"]
-    for arguments in (
-        ["train", "task=parity", "task.n_max=5", "eval.prompts=8", *small, "--out", run],
-        ["train", "--out", run, "--resume", "steps=2"],
-        ["eval", run],
-        ["sample", run, "--prompts", "1"],
-    ):
-        _run([sys.executable, "-m", "fspo", *arguments], environment)
-    assert load(run).config["task"] == {"name": "parity", "n_max": 5}
-    assert [line.step for line in load(run).metrics] == [1, 2]
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,31 +122,22 @@ def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     if torch.cuda.is_available():
         pytest.skip("this machine has what verl needs")
-    with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*this machine shows none\. --dry-run writes"):
-        checkup.require_verl(read(None, SMALL))
-    assert not any("shows none" in sentence for sentence in checkup.verl_problems(elsewhere=True))
-    monkeypatch.setenv("VERL_PLATFORM", "mine")
-    assert not any("shows none" in sentence for sentence in checkup.verl_problems())
-
-
-@pytest.mark.slow
-def test_a_run_on_verl_says_what_is_missing_and_writes_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fspo", "train", *SMALL, "--engine", "verl", "--out", str(tmp_path / "run")]
-    variables = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --engine verl cannot start: ")
+    with pytest.raises(ValueError, match=r"^--engine verl cannot start: .*\. --dry-run writes the run for another"):
+        fspo.train(read(None, SMALL), tmp_path / "run", engine="verl")
     assert not (tmp_path / "run").exists()
+    assert checkup.platform_problem().endswith("this machine shows none")
+    assert checkup.platform_problem(elsewhere=True) == ""
+    monkeypatch.setenv("VERL_PLATFORM", "mine")
+    assert checkup.platform_problem() == ""
 
 
 @pytest.mark.slow
-def test_the_probe_sees_what_verl_would_not_say(tmp_path: Path) -> None:
-    """A plug-in whose import fails is silent in verl; here its reason is known."""
-    problems = checkup.probe()
-    assert (problems["verl"], problems["plugin"]) == ("", "")
+def test_why_verl_cannot_load_the_plug_in_is_known_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fspo.objectives'] = None\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    assert "cannot be imported: ModuleNotFoundError" in checkup.probe(os.environ | {"PYTHONPATH": path})["plugin"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    assert re.match("verl cannot be used: .*fspo.objectives", checkup.import_problem())
 
 
 def test_what_cannot_be_downloaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,9 +161,6 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert any("eval_loss" in row and "eval_entropy" in row for row in run.state.log_history)
     recorded = load(tmp_path / "fspo")
     assert (recorded.name, recorded.notes) == (tmp_path.name, [])
-    measured = [row["eval_reward"] for row in run.state.log_history if "eval_reward" in row]
-    assert [(line.step, line.prompts, line.samples) for line in recorded.evaluations] == [(1, 4, GROUP), (2, 4, GROUP)]
-    assert [line.reward for line in recorded.evaluations] == pytest.approx(measured, rel=1e-5)
     page = write(tmp_path / "fspo").read_text()
     assert f"<h1>{tmp_path.name}</h1>" in page
     assert 'class="alert"' not in page
@@ -182,7 +179,6 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert set(written["truncated"]) == {True, False}
     assert written.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
-    recorded = load(tmp_path / "fspo")
     assert recorded.objective["name"] == "fspo"
     assert recorded.config["trl"]["learning_rate"] == 1e-3
     assert recorded.facts.engine == "trl"
@@ -300,21 +296,11 @@ def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"loss_type": "grpo"}, "loss_type = 'grpo' is a setting of TRL's own losses: give objective"),
-        ({"epsilon": 0.1}, "give the clip range in objective_args"),
+        ({"loss_type": "grpo"}, "loss_type = 'grpo' is a setting of TRL's own losses"),
         ({"epsilon_high": 0.28}, "epsilon_high = 0.28"),
-        ({"delta": 1.5}, "dual_clip or dual"),
-        ({"importance_sampling_level": "sequence"}, "objective='gspo'"),
-        ({"sapo_temperature_neg": 2.0}, "give tau_neg"),
-        ({"vespo_k_pos": 1.0}, "give k_pos"),
-        ({"top_entropy_quantile": 0.2}, "every token is trained"),
-        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
-        ({"use_adaptive_entropy": True}, "constant entropy_coef"),
         ({"objective": "fpso"}, "no objective 'fpso'; did you mean 'fspo'"),
-        ({"objective_args": {"c_lo": 0.1}}, "FSPO has no parameter 'c_lo'; did you mean 'c_low'"),
         ({"beta": 0.1, "objective_args": {"kl": {"coef": 0.2}}}, "both KL penalties"),
         ({"entropy_coef": 0.1, "objective_args": {"entropy_coef": 0.2}}, "the one in objective_args differ"),
-        ({"advantage": "grop"}, "no advantage 'grop'"),
         ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "cannot mix two rollouts"),
         (

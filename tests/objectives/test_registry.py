@@ -130,10 +130,9 @@ def test_a_class_of_a_module_is_an_objective_with_parameters(module: str) -> Non
 def test_a_class_that_cannot_be_an_objective_is_refused_in_one_sentence(module: str) -> None:
     assert refused(f"{module}:Plain") == f"{module}:Plain is no objective: it must be a class derived from Objective"
     assert refused("json:loads") == "json:loads is no objective: it must be a class derived from Objective"
-    assert f"cannot be loaded (module '{module}' has no attribute 'Fxed')" in refused(f"{module}:Fxed")
-    assert "cannot be loaded (No module named 'nowhere')" in refused("nowhere:Fixed")
-    for path in (f"{module}.py", f"./{module}.py", f"/tmp/{module}"):
-        assert refused(f"{path}:Fixed").endswith(f"write the module's name, {module}:Fixed, and run from its folder")
+    assert f"cannot be loaded (AttributeError: module '{module}' has no attribute 'Fxed')" in refused(f"{module}:Fxed")
+    assert "cannot be loaded (ModuleNotFoundError: No module named 'nowhere')" in refused("nowhere:Fixed")
+    assert refused(f"./{module}.py:Fixed").endswith("write module:Class of a module on the path")
 
 
 def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Path) -> None:
@@ -157,10 +156,8 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError in .*flawed\.py, line 1: .*\): mend the module"),
-        ("x = 1\nwidth = undefined\n", r"\(NameError in .*flawed\.py, line 2: name 'undefined' is not defined\): mend"),
-        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError in .*flawed\.py, line 1: two lines\): mend"),
-        ("import no_such_package\n", r"\(ModuleNotFoundError in .*flawed\.py, line 1: No module named 'no_such_pack"),
+        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError: .*flawed\.py, line 1\)\): mend that module"),
+        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError: two lines\): mend"),
         ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
         (
             "from fspo.objectives import Objective\nclass Own(Objective):\n    name = 'own'\n    summary = 'own'\n"
@@ -169,7 +166,7 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
         ),
     ],
 )
-def test_a_module_with_a_mistake_is_refused_in_one_sentence_with_the_place(
+def test_a_module_with_a_mistake_is_refused_in_one_sentence(
     code: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "flawed.py").write_text(code)
@@ -221,8 +218,7 @@ print(json.dumps([fspo.objectives.summaries()["broken"], methods["broken"].note,
 """
     summary, note, other, drawn = printed(program, tmp_path)
     assert re.fullmatch(
-        r"the objective 'broken' cannot be loaded from broken_package:Broken \(RuntimeError in .*broken_package\.py, "
-        r"line 1: no licence\): mend or uninstall the package that declares it",
+        r"the objective 'broken' cannot be loaded \(RuntimeError: no licence\): mend that module, or .*",
         summary,
     )
     assert note == summary

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import torch
 
-from fspo import objectives, runs, runtime, settings
+from fspo import objectives, runtime, settings
 from fspo.config import read
 from fspo.model.loading import load
 from fspo.objectives import OBJECTIVES
@@ -106,22 +106,11 @@ def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monk
     several = [*(option for option in small if not option.startswith("processes")), "objective=cell"]
     assert processes.chosen(read(None, several)) == 1
     with pytest.raises(
-        ValueError, match="processes = 2 is not possible while 'cell' is not in a module of its own: set processes=1"
+        ValueError, match="processes = 2 is not possible while 'cell' is only known to this process: write module:Class"
     ):
         processes.chosen(read(None, [*several, "processes=2"]))
     assert settings.only_here(["__main__:Cell", "fspo", "module:Class"]) == ["__main__:Cell"]
-    objectives.register(Mine)  # of a module, which another process imports
-    assert processes.chosen(read(None, [*several, "objective=mine"])) == 2
-
-
-@pytest.mark.slow
-def test_other_processes_know_what_this_one_has_registered(
-    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
-    objectives.register(Mine)
-    train(read(None, [*small, "objective=mine", "steps=1", "processes=2"]), tmp_path / "run")
-    assert [line.step for line in runs.load(tmp_path / "run").metrics] == [1]
+    assert processes.chosen(read(None, [*several, f"objective={Mine.__module__}:Mine"])) == 2
 
 
 @pytest.mark.slow

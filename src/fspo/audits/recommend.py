@@ -9,6 +9,7 @@ import numpy as np
 from fspo import fairness
 from fspo.audits.columns import Array
 from fspo.audits.methods import Report, Rule
+from fspo.engines.translate import settings_blocks
 from fspo.fairness import FAIR, FEW, BandExponent, FairnessReport, Interval
 from fspo.objectives import Responses
 from fspo.text import percent
@@ -166,17 +167,4 @@ class Advisor:
 def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[str, str]:
     """The band as settings of each trainer. The drift is given as a number: c was measured around it."""
     values = {"c_low": c_low, "c_high": c_high, "drift": mu} | ({"exponent": exponent} if exponent != 0.5 else {})
-    arguments = ",\n".join(f'        "{key}": {value:g}' for key, value in values.items())
-    loss = "actor_rollout_ref.actor.policy_loss"
-    verl = [
-        f"{loss}._target_=fspo.engines.verl.PolicyLoss",
-        f"{loss}.loss_mode=fspo",
-        f"+{loss}.updates={VERL_UPDATES}",
-    ]
-    verl += [f"+{loss}.objective.{key}={value:g}" for key, value in values.items()]
-    ours = ["objective.name=fspo", *(f"objective.{key}={value:g}" for key, value in values.items())]
-    return {
-        "fspo": " \\\n".join(ours),
-        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={{\n{arguments}\n    }},\n)',
-        "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
-    }
+    return settings_blocks({"name": "fspo", **values}, VERL_UPDATES)

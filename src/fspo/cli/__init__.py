@@ -17,7 +17,7 @@ __all__ = ["JsonOut", "Overrides", "Terminal", "Trust", "label_of", "split", "wr
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="a YAML or TOML file first, then settings such as update.lr=2e-4 or objective.name=gspo"),
+    typer.Argument(help="a YAML file first, then settings such as update.lr=2e-4 or objective.name=gspo"),
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="import the Python code that the run's configuration names")]
 JsonOut = Annotated[

@@ -26,17 +26,26 @@ CLIP_NORM = 1.0
 PROMPT = 1024  # longest prompt in tokens; longer ones are left out
 
 
-def refuse(config: TrainConfig, engine: str, missing: Mapping[str, str]) -> None:
-    """Refuse settings that differ from their default and that the engine does not have; `missing` says why or what
-    to use instead."""
+LOCAL = (
+    "rollout.staleness", "rollout.cache_gib", "update.clip_ratio", "update.all_rows", "update.max_skipped",
+    "log.bins", "log.cosine", "log.records",
+)  # fmt: skip
+"""Settings that only the local engine has."""
+
+
+def refuse(config: TrainConfig, engine: str, *more: str) -> None:
+    """Refuse what the engine does not have: settings of `LOCAL` and `more` that differ from their default."""
     if config.processes > 1:
         raise ValueError(f"processes = {config.processes} is not possible with --engine {engine}: use its own launcher")
     default = TrainConfig()
-    for key, why in missing.items():
+    for key in (*LOCAL, *more):
         section, _, name = key.rpartition(".")
         value = getattr(getattr(config, section), name)
         if value != getattr(getattr(default, section), name):
-            raise ValueError(f"{key} = {value!r} is not possible with --engine {engine}: {why}")
+            raise ValueError(
+                f"{key} = {value!r} is not possible with --engine {engine}: leave it out, and set what the trainer has "
+                f"instead in engines.{engine}"
+            )
     if config.rollout.prompts % config.update.minibatches:
         raise ValueError(
             f"update.minibatches = {config.update.minibatches} must divide rollout.prompts = "
@@ -61,16 +70,12 @@ RULE = (
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "typical_p": (None, 1), "top_h": (None,),
     "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0), "repetition_penalty": (None, 1),
-    "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
-    "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "no_repeat_ngram_size": (None, 0),
     "length_penalty": (None, 1), "logit_bias": (None,), "bad_words": (None,), "bad_words_ids": (None,),
-    "allowed_token_ids": (None,), "suppress_tokens": (None,), "begin_suppress_tokens": (None,), "min_tokens": (None, 0),
-    "min_new_tokens": (None, 0), "min_length": (None, 0), "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,), "sequence_bias": (None,), "guidance_scale": (None, 1), "penalty_alpha": (None,),
-    "num_beams": (None, 1), "do_sample": (None, True), "structured_outputs": (None,), "guided_decoding": (None,),
-    "vllm_structured_outputs_regex": (None,), "watermarking_config": (None,), "logits_processors": (None,),
-    "remove_invalid_values": (None, False), "renormalize_logits": (None, False, True),
-    "override_generation_config": (None,), "repetition_detection": (None,), "best_of": (None, 1),
+    "allowed_token_ids": (None,), "suppress_tokens": (None,), "min_tokens": (None, 0), "min_new_tokens": (None, 0),
+    "min_length": (None, 0), "guidance_scale": (None, 1), "num_beams": (None, 1), "best_of": (None, 1),
+    "do_sample": (None, True), "structured_outputs": (None,), "guided_decoding": (None,), "logits_processors": (None,),
+    "vllm_structured_outputs_regex": (None,), "override_generation_config": (None,),
 }  # fmt: skip
 """Settings that change what is sampled, and the values at which they do not."""
 
@@ -203,22 +208,19 @@ def _with_files(spec: Any, folder: Path) -> Any:
 
 
 def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str]:
-    """An objective, name and parameters, as settings to paste for each trainer.
+    """An objective, its name and numbers, as settings to paste for each trainer.
 
     `updates` is the number of optimiser steps per rollout, which verl has to be given.
     """
-    numbers = {key: float(f"{value:g}") if isinstance(value, float) else value for key, value in objective.items()}
-    name = str(numbers.pop("name"))
+    name = objective["name"]
+    numbers = {key: f"{value:g}" for key, value in objective.items() if key != "name"}
+    ours = [f"objective.name={name}", *(f"objective.{key}={value}" for key, value in numbers.items())]
+    arguments = ",\n".join(f'        "{key}": {value}' for key, value in numbers.items())
     loss = "actor_rollout_ref.actor.policy_loss"
-    verl: dict[str, Any] = {f"{loss}._target_": "fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode": loss_mode(name)}
-    verl |= {f"+{loss}.updates": updates} | {f"+{loss}.objective.{key}": value for key, value in numbers.items()}
-    ours = {"objective.name": name} | {f"objective.{key}": value for key, value in numbers.items()}
+    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode={loss_mode(name)}"]
+    verl += [f"+{loss}.updates={updates}", *(f"+{loss}.objective.{key}={value}" for key, value in numbers.items())]
     return {
-        "fspo": " ".join(f"{key}={_word(value)}" for key, value in ours.items()),
-        "TRL": f"FSPOConfig(objective={name!r}, objective_args={numbers!r})",
-        "verl": " ".join(f"{key}={_word(value)}" for key, value in verl.items()),
+        "fspo": " \\\n".join(ours),
+        "TRL": f'FSPOConfig(\n    objective="{name}",\n    objective_args={{\n{arguments}\n    }},\n)',
+        "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
     }
-
-
-def _word(value: Any) -> str:
-    return str(value) if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]

@@ -181,7 +181,7 @@ def _alone(config: TrainConfig) -> str | None:
     if ":" in config.model.device:
         return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or processes=1"
     here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
-    return f"while {here[0]!r} is not in a module of its own: set processes=1" if here else None
+    return f"while {here[0]!r} is only known to this process: write module:Class, or set processes=1" if here else None
 
 
 def is_main() -> bool:
@@ -270,7 +270,7 @@ class _Started:
         try:
             for rank in range(1, size):
                 self.others.append(_waiting.pop() if _waiting else _Other.launched())
-                self.others[-1].send((settings.registered(), self.config, self.folder, store.port, rank, size))
+                self.others[-1].send((self.config, self.folder, store.port, rank, size))
             threading.Thread(target=self._watch, daemon=True).start()
             while not store.check([f"ready {rank}" for rank in range(1, size)]):
                 if any(other.process.poll() is not None for other in self.others):
@@ -360,10 +360,9 @@ def _follow() -> int:
     runtime.quiet()
     source = sys.stdin.buffer
     try:
-        registered, config, folder, port, rank, size = pickle.load(source)
+        config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the main process ended before there was work
         return LOST_MAIN
-    settings.register_all(registered)
     threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")

@@ -35,22 +35,10 @@ from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
 from fspo.training.stopping import RunInterruptedError, interrupts
 
-MISSING = {
-    "rollout.staleness": "TRL trains on what it has just sampled",
-    "rollout.dynamic": "TRL does not replace groups without variance",
-    "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
-    "update.all_rows": "TRL computes every answer",
-    "update.max_skipped": "TRL does not count updates without a finite gradient",
-    "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
-    "log.bins": "its metrics have the default number of bins",
-    "log.cosine": "only the local engine takes the gradients of each bin of length",
-    "log.records": "its rows are always written",
-}
-
 
 def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     """The arguments of `FSPOConfig`; `engines.trl` overrides the translation."""
-    refuse(config, "trl", MISSING)
+    refuse(config, "trl")
     rollout, update, log = config.rollout, config.update, config.log
     objective = dict(config.objective)
     processes = int(os.environ.get("WORLD_SIZE", 1))
@@ -137,13 +125,17 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         lora = config.model.lora
         task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
-        samples = _Samples(config.log.samples)
+        samples: list[dict[str, Any]] = []  # some answers of the last rollout, written when its updates are done
 
         def reward(prompts: Any, completions: Any, index: list[int], **_: Any) -> list[float | None]:
             texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
             examples = [task.example("train", i) for i in index]
             scores = [score.value for score in scorer.score(examples, texts)]
-            samples.keep(examples, texts, scores)
+            spread = range(0, len(texts), -(-len(texts) // max(1, config.log.samples)))
+            samples[:] = [
+                {"task": examples[i].task, "prompt": examples[i].prompt, "completion": texts[i], "reward": scores[i]}
+                for i in spread[: config.log.samples]
+            ]
             return scores
 
         trainer = FSPOTrainer(
@@ -169,31 +161,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         trainer.save_model(str(folder / "model"))
 
 
-class _Samples:
-    """Some answers of the last rollout, to be written when its updates are done."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.kept: list[dict[str, Any]] = []
-
-    def keep(self, examples: list[tasks.Example], texts: list[str], scores: list[float | None]) -> None:
-        self.kept = [
-            {"task": examples[i].task, "prompt": examples[i].prompt, "completion": texts[i], "reward": scores[i]}
-            for i in range(0, len(texts), -(-len(texts) // max(1, self.count)))
-        ][: self.count]
-
-    def write(self, writer: RunWriter, step: int) -> None:
-        for values in self.kept:
-            writer.append(Sample(step=step, **values))
-
-
 def _callback(
     config: TrainConfig,
     trainer: Any,
     task: tasks.Task,
     scorer: Scorer,
     folder: Path,
-    samples: _Samples,
+    samples: list[dict[str, Any]],
     observer: Observer,
     asked_to_stop: Callable[[], int],
 ) -> Any:
@@ -231,7 +205,8 @@ def _callback(
             step, inside = divmod(state.global_step, updates)
             if inside:
                 return
-            samples.write(writer, step)
+            for values in samples:
+                writer.append(Sample(step=step, **values))
             for kind in scorer.failures.keys() - warned:
                 warned.add(kind)
                 observer.warn(f"answers could not be scored; the first {kind}: {scorer.first_messages[kind]}")

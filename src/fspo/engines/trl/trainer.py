@@ -27,24 +27,14 @@ from fspo.engines.updates import UpdateTracker, loggable
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
-from fspo.runs import Evaluated, UpdateState
-from fspo.training.evaluate import Answer, summarise
+from fspo.runs import UpdateState
 from fspo.training.update import rounded_away
 
-_RANGE = "give the clip range in objective_args"
-REPLACED = {  # settings of TRL's own losses that no objective reads, and what to use instead
-    "loss_type": "give objective",
-    "importance_sampling_level": "give objective='gspo' or another that weights sequences",
-    "epsilon": _RANGE,
-    "epsilon_high": _RANGE,
-    "delta": "give dual_clip or dual in objective_args",
-    "sapo_temperature_pos": "give tau_pos in objective_args",
-    "sapo_temperature_neg": "give tau_neg in objective_args",
-    **{f"vespo_{name}": f"give {name} in objective_args" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
-    "top_entropy_quantile": "leave it out, every token is trained",
-    "off_policy_mask_threshold": "leave it out, the objective does the clipping",
-    "use_adaptive_entropy": "give a constant entropy_coef",
-}
+REPLACED = (  # settings of TRL's own losses that no objective reads
+    "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",
+    "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg",
+    "top_entropy_quantile", "off_policy_mask_threshold", "use_adaptive_entropy",
+)  # fmt: skip
 SAMPLER = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "clip_min")]
 
 
@@ -69,9 +59,12 @@ class FSPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[no-untyped-call]
-        for name, fix in REPLACED.items():
+        for name in REPLACED:
             if getattr(self, name) != getattr(GRPOConfig, name):
-                raise ValueError(f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: {fix}")
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: give it in objective_args, or "
+                    "leave it out"
+                )
         self._check_sampling()
         assert self.steps_per_generation is not None  # TRL has filled it in
         every, window = self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps
@@ -207,7 +200,6 @@ class FSPOTrainer(GRPOTrainer):
         self.describe_run = True  # write config.yaml and run.json when training begins
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # metrics of the answers of the last rollout
-        self._held_out: list[Answer] = []  # of the evaluation that is going on
         self._window = config.gradient_accumulation_steps
         self._tokens = 0.0  # trained tokens of the optimiser step, over all processes
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
@@ -266,27 +258,7 @@ class FSPOTrainer(GRPOTrainer):
                 "groups_without_variance": counts.without_variance, "groups_single": counts.single,
                 "unscored": counts.unscored,
             }  # fmt: skip
-        else:
-            columns = [rewards, *map(self.accelerator.gather, (trained(output).sum(-1), output["truncated"]))]
-            for reward, length, cut in zip(*(column.tolist() for column in columns), strict=True):
-                score = None if math.isnan(reward) else reward
-                self._held_out.append(Answer("", "", score, int(length), bool(cut), 0.0, ""))
         return output
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """TRL's; what it measures is written to the run folder too."""
-        self._held_out = []
-        figures: dict[str, float] = super().evaluate(*args, **kwargs)
-        answers, size = self._held_out, int(self.num_generations_eval or 1)
-        if answers and self.tracker.writer is not None:
-            line = summarise(answers, "eval", len(answers) // size, size).line(
-                self.state.global_step // self.args.updates
-            )
-            unknown: dict[str, Any] = {"by_difficulty": [], "by_task": {}}
-            if not all(0 <= answer.reward <= 1 for answer in answers if answer.reward is not None):
-                unknown |= {"accuracy": None, "interval": None, "pass_at": {}, "pass_at_interval": {}, "by_length": []}
-            self.tracker.writer.merge(Evaluated, [line.model_copy(update=unknown)])
-        return figures
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """TRL's; where an optimiser step begins, count its trained tokens over all processes."""

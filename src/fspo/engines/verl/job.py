@@ -35,19 +35,6 @@ from fspo.engines.translate import (
 from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode
 from fspo.settings import flat
 
-MISSING = {
-    "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",
-    "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
-    "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
-    "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
-    "update.all_rows": "verl computes every answer",
-    "update.max_skipped": "verl does not count updates without a finite gradient",
-    "model.threads": "set OMP_NUM_THREADS",
-    "log.bins": "its metrics have the default number of bins",
-    "log.cosine": "only the local engine takes the gradients of each bin of length",
-    "log.records": "its rows are always written",
-    "log.samples": "set trainer.rollout_data_dir in engines.verl, where verl writes answers",
-}
 OPEN = 1e9  # above every weight that verl computes, whose logarithm it cuts at 20
 CORRECTION = "algorithm.rollout_correction"
 PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -59,7 +46,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
 
     `folder` is the run folder as verl's processes see it.
     """
-    refuse(config, "verl", MISSING)
+    refuse(config, "verl", "model.threads", "log.samples")
     own = flat(config.engines.verl)
     _check_sampling(own)
     update, rollout, lora = config.update, config.rollout, config.model.lora

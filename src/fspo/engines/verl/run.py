@@ -17,8 +17,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,8 @@ from fspo.engines.translate import BAND, RULE, is_chat, start
 from fspo.engines.verl.job import command, dry_run, mismatch, overrides, write_prompts
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
-from fspo.runtime import SIGNALS
 from fspo.tasks.scoring import Scorer
-from fspo.training.stopping import RunInterruptedError
+from fspo.training.stopping import RunInterruptedError, interrupts
 
 __all__ = ["collect", "compute_score", "dry_run", "train"]
 
@@ -44,7 +42,6 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
     overrides(config, folder)  # refuses before anything is written
     require_verl(config)
     with claimed(folder, resume=resume):
-        checkpoints = folder / "checkpoints"
         resumed = begin(folder) if resume else 0
         tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup, fresh=not resume))
         write_prompts(config, folder)
@@ -56,43 +53,16 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         with (folder / "verl.log").open("a") as log:
             # In the working directory of this process, so that relative paths and modules are found.
             process = subprocess.Popen(words, env=os.environ | verl_environment(folder), stdout=log, stderr=log)
-            try:
-                with _signals_stop():
-                    code = _follow(process, folder, observer)
-            except KeyboardInterrupt as stop:
+            with interrupts(Observer()) as asked_to_stop:
+                code = _follow(process, folder, observer, asked_to_stop)
+            if number := asked_to_stop():
                 process.send_signal(signal.SIGINT)
                 process.wait()
                 _collect(folder)
-                number = stop.number if isinstance(stop, _SignalError) else signal.SIGINT
-                raise RunInterruptedError(_last_step(checkpoints), number) from None
+                raise RunInterruptedError(_last_step(folder / "checkpoints"), number)
         if code:
             raise ValueError(f"verl ended with exit code {code}: the reason is at the end of {folder / 'verl.log'}")
         collect(folder / "verl.jsonl", folder)
-
-
-class _SignalError(KeyboardInterrupt):
-    """A signal other than Ctrl-C asked the run to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-@contextmanager
-def _signals_stop() -> Iterator[None]:
-    """SIGTERM and SIGHUP end verl too, as Ctrl-C does: left alone, it would go on without its folder's lock."""
-
-    def handle(number: int, frame: Any) -> None:
-        raise _SignalError(number)
-
-    before = {}
-    with suppress(ValueError):  # not the main thread, which alone may handle signals
-        before = {n: signal.signal(n, handle) for n in SIGNALS[1:] if signal.getsignal(n) is not signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def begin(folder: Path) -> int:
@@ -118,8 +88,10 @@ def _last_step(checkpoints: Path) -> int:
     return int(path.read_text()) if path.is_file() else 0
 
 
-def _follow(process: subprocess.Popen[bytes], folder: Path, observer: Observer) -> int:
-    """Call the observer after every step, until verl ends; returns its exit code."""
+def _follow(
+    process: subprocess.Popen[bytes], folder: Path, observer: Observer, asked_to_stop: Callable[[], int]
+) -> int | None:
+    """Call the observer after every step, until verl ends or a signal asks it to; returns its exit code."""
     shown = len(read_lines(folder, Metrics))
     size = 0
     while True:
@@ -134,7 +106,7 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, observer: Observer) 
             for metrics in lines[shown:]:
                 observer.step(metrics, Timing(step=metrics.step))
             shown = max(shown, len(lines))
-        if code is not None:
+        if code is not None or asked_to_stop():
             return code
 
 
