@@ -205,7 +205,7 @@ def test_settings_run_as_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("methods", ["few", "all"])
 def test_nothing_is_wider_than_the_terminal(width: int, methods: str) -> None:
-    for audit in (fspo.audit(answers(2000, steps=20), methods=methods), fspo.audit(answers(300), mismatch=True)):
+    for audit in (fspo.audit(answers(2000), methods=methods), fspo.audit(answers(300), mismatch=True)):
         for line in audit.text(width).splitlines():
             assert len(line) <= width, line
 

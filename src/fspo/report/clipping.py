@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from fspo import objectives
-from fspo.fairness import FairnessReport, cosine_bound, cut, measure, wilson
+from fspo.fairness import FairnessReport, cosine_bound, measure, wilson
+from fspo.fairness.bins import cut
 from fspo.pages import charts
 from fspo.pages.charts import Bars, HeatCell, Series
 from fspo.pages.document import Missing, Panel, Plot, Slider, colour_of
