@@ -119,17 +119,6 @@ def test_flags_and_numbers_as_text(tmp_path: Path) -> None:
         assert figures(fspo.audit(data)) == EXPECTED
 
 
-def test_a_column_that_appears_late(tmp_path: Path) -> None:
-    rows = answers(3000).select("length", "log_ratio", "advantage").to_dicts()
-    for row in rows[:1500]:
-        del row["advantage"]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    audit = fspo.audit(tmp_path / "a.jsonl", clip_rate=0.1)
-    assert "1,500 rows have no advantage: they are left out of clip rates." in audit.notes
-    assert audit.recommendation is not None
-    assert audit.recommendation.rows == 1500
-
-
 # --- one sentence ----------------------------------------------------------------------------------------------------
 
 SMALL = "length,log_ratio,accepted\n10,0.1,1\n12,0.2,0\n"

@@ -339,7 +339,7 @@ class Analysis:
         if not self.clippable:
             yield f"Every advantage is exactly 0: no answer has a gradient that clipping could remove. {zero}"
             return
-        if (without := self.off_policy - self.clippable - gathered.no_advantage) > 0:
+        if without := self.off_policy - self.clippable:
             yield f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
         if self.accepted is None and not gathered.roles.mismatch:
             yield (
@@ -349,7 +349,7 @@ class Analysis:
         elif self.rule is None and "clipped" in gathered.roles and self.accepted is not None:
             yield f"The column {gathered.roles.columns['clipped']!r} is read as what was clipped."
         if not gathered.has("advantage") and not gathered.roles.mismatch:
-            yield ("There are no advantages: a method counts as clipping on either side of its range.")
+            yield "There are no advantages: a method counts as clipping on either side of its range."
         yield from self._about_rows()
         if gathered.sample.stride > 1:
             yield f"Methods and the band are from a random 1 in {gathered.sample.stride} rows."

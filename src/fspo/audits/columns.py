@@ -50,6 +50,7 @@ LIMITS = {"length": (1, 1 << 53)} | dict.fromkeys(SHARES, (0, 1))
 WANTED = {"length": "where a positive whole number is needed: leave such rows out"}
 WANTED |= dict.fromkeys(SHARES, "where true, false or a share between them is needed")
 FINITE = "where a finite number is needed: leave such rows out"
+EMPTY = "is empty: fill it, or leave such rows out"
 NO_VALUE = "(none)"  # of a column of categories
 PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
 
@@ -164,11 +165,10 @@ def is_chat(kind: pl.DataType) -> bool:
 
 
 class BatchReader:
-    """One batch. A column that is empty throughout counts as missing; some rewards and advantages may be empty."""
+    """One batch. A column that is empty throughout counts as missing; some rewards may be empty."""
 
     def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, first: int) -> None:
         self.batch, self.roles, self.source, self.first = batch, roles, source, first
-        self.no_advantage = 0  # rows without one, where others have one
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
         name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
@@ -191,8 +191,7 @@ class BatchReader:
         for role in ("accepted", "truncated", "off_policy"):
             columns |= self._some(role)
         columns |= self._clipped(columns["length"])
-        if "advantage" in self.roles:
-            columns["advantage"] = self._advantages(columns["length"])
+        columns |= self._advantages(columns["length"])
         columns |= self._rewards()
         if "part" in self.roles:
             columns["part"] = self._series("part").cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
@@ -227,6 +226,10 @@ class BatchReader:
         numbers = values.to_numpy()
         if (numbers.dtype.kind != "f" and role not in LIMITS) or numbers.dtype == bool:
             return numbers
+        return self._within(role, numbers)
+
+    def _within(self, role: str, numbers: Array) -> Array:
+        """The numbers, if they lie within the limits of the role."""
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
         if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
             wide = numbers.astype(np.float64)
@@ -237,7 +240,7 @@ class BatchReader:
     def _filled(self, role: str) -> pl.Series:
         values = self._series(role)
         if values.null_count():
-            self.fail(values.is_null().to_numpy(), role, "is empty: fill it, or leave such rows out")
+            self.fail(values.is_null().to_numpy(), role, EMPTY)
         return values
 
     # --- lengths and log-ratios -------------------------------------------------------------------------------------
@@ -358,23 +361,16 @@ class BatchReader:
 
     # --- advantages, and what was clipped ---------------------------------------------------------------------------
 
-    def _advantages(self, L: Array) -> Array:
-        """One number per answer: 0 for a row without one, and the mean over trained tokens of a list."""
-        values = self._series("advantage")
-        if isinstance(values.dtype, pl.List):
-            values = self._token_means("advantage", values, L)
-        self.no_advantage = values.null_count()
-        if self.no_advantage == self.batch.height:
-            return np.zeros(self.batch.height)
-        return self._finite("advantage", values.cast(pl.Float64).fill_null(0.0).to_numpy())
-
-    def _finite(self, role: str, numbers: Array) -> Array:
-        bad = ~(np.abs(numbers) <= TOO_LARGE)
-        if bad.any():
-            self.fail(
-                bad, role, f"is {numbers[bad][0]:g} where a finite number is needed: leave it empty if there is none"
-            )
-        return numbers
+    def _advantages(self, L: Array) -> Columns:
+        """One number per answer: the mean over trained tokens of a list."""
+        if "advantage" not in self.roles or not isinstance(self._series("advantage").dtype, pl.List):
+            return self._some("advantage")
+        means = self._token_means("advantage", self._series("advantage"), L)
+        if means.null_count() == len(means):
+            return {}
+        if means.null_count():
+            self.fail(means.is_null().to_numpy(), "advantage", EMPTY)
+        return {"advantage": self._within("advantage", means.to_numpy())}
 
     def _clipped(self, L: Array) -> Columns:
         """What was accepted, from a column of what was clipped: per answer, or a flag per token."""
@@ -401,14 +397,14 @@ class BatchReader:
     # --- rewards and attributes -------------------------------------------------------------------------------------
 
     def _rewards(self) -> Columns:
-        """Rewards, and which rows have one if some have none: an answer that could not be scored."""
+        """Rewards, and which rows have one: an answer that could not be scored has none."""
         if "reward" not in self.roles or self._series("reward").null_count() == self.batch.height:
             return {}
-        rewards = self._series("reward").cast(pl.Float64).to_numpy()
-        if float(rewards.min()) >= -TOO_LARGE and float(rewards.max()) <= TOO_LARGE:  # not where NaN
-            return {"reward": rewards}
+        rewards = self._series("reward").cast(pl.Float64).to_numpy()  # a null becomes NaN
         scored = ~np.isnan(rewards)
-        return {"reward": self._finite("reward", np.where(scored, rewards, 0.0)), "scored": scored}
+        if scored.all():
+            return {"reward": self._within("reward", rewards)}
+        return {"reward": self._within("reward", np.where(scored, rewards, 0.0)), "scored": scored}
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():

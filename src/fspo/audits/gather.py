@@ -156,7 +156,6 @@ class Pass:
 
     rows: int
     empty: int  # answers without a character
-    no_advantage: int  # rows without an advantage, where others have one
 
     def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> None:
         self.notes: list[str] = [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
@@ -164,15 +163,9 @@ class Pass:
         self.roles = self.by_file[0]
         self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
         self._gather(sources)
-        if "advantage" in self.roles and self.no_advantage == self.rows:  # a column without a single value
-            for roles in self.by_file:
-                del roles.columns["advantage"]
-            self._gather(sources)
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
             raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
-        if self.no_advantage:
-            self.notes.append(f"{self.no_advantage:,} rows have no advantage: they are left out of clip rates.")
 
     @property
     def off_policy(self) -> Cells:
@@ -213,7 +206,7 @@ class Pass:
         self.all, self.on_policy = Cells(), Cells()
         counts = [n for s in sources for n in (s.counts or [-1])]
         self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
-        self.rows = self.empty = self.no_advantage = 0
+        self.rows = self.empty = 0
         self._seen: dict[str, bool] = {}
         for source, roles in zip(sources, self.by_file, strict=True):
             self._read(source, roles)
@@ -228,7 +221,6 @@ class Pass:
 
     def _add(self, reader: BatchReader) -> None:
         columns, tokens = reader.columns()
-        self.no_advantage += reader.no_advantage
         if "text" in self.roles:
             written = columns["length"] > 0
             self.empty += int((~written).sum())

@@ -126,11 +126,8 @@ def named(data: Any) -> str:
 
 
 def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
-    count = [frame.height] if isinstance(frame, pl.DataFrame) else None
-    if count == [0]:
-        raise ValueError(f"{FRAME} has no rows: there is nothing to audit")
     try:
-        return Source([FRAME], dict(frame.collect_schema()), count, frame)
+        return Source([FRAME], dict(frame.collect_schema()), _count(frame), frame)
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{FRAME} cannot be read: {str(error).splitlines()[0]}") from None
 
@@ -141,16 +138,13 @@ def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
 def _files(paths: Iterable[str | Path]) -> list[Source]:
     names = {os.path.realpath(name): name for path in paths for name in _expand(str(path))}
     opened = [_opened(name) for name in names.values()]
-    if not any(source.counts is None or sum(source.counts) for source in opened):
-        lack = f"{opened[0].names[0]} has no rows" if len(opened) == 1 else f"none of the {len(opened)} files has a row"
-        raise ValueError(f"{lack}: there is nothing to audit")
     sources = []
     # Parquet files of the same schema are scanned together: thousands of scans are slow to join.
-    for (text, _, _), group in groupby(opened, lambda s: (s.frame is not None, s.stored, s.frame is None or s.names)):
-        members = [source for source in group if source.counts != [0]]
+    for (text, _), group in groupby(opened, lambda s: (s.frame is not None, s.stored)):
+        members = list(group)
         if text:
             sources += members
-        elif members:
+        else:
             counts = [n for m in members for n in m.counts or []]
             sources.append(replace(members[0], names=[m.names[0] for m in members], counts=counts))
     return sources
@@ -242,10 +236,7 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
 
 
 def _count(frame: pl.LazyFrame | pl.DataFrame) -> list[int] | None:
-    """Of a frame; of text that is streamed, only whether there is a row at all."""
-    if isinstance(frame, pl.DataFrame):
-        return [frame.height]
-    return None if frame.head(1).select(pl.len()).collect().item() else [0]
+    return [frame.height] if isinstance(frame, pl.DataFrame) else None
 
 
 def _decompressed(path: Path) -> Any:
