@@ -252,8 +252,7 @@ class Analysis:
             self.heavy = bool(self.outliers.any()) or heavy_tails(S, L, law)
             if self.heavy and not self.outliers.any():
                 self.notes.append(
-                    "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of "
-                    "the rows."
+                    "S has heavy tails: the intervals reach to the values of the middle half of the rows."
                 )
             return robust_law(law, S, L, self.outliers, self.confidence)
         except ValueError as error:
@@ -327,7 +326,6 @@ class Analysis:
                     "update.all_rows=true computes the others too."
                 )
             return
-        zero = "Rewards that differ within groups of answers give advantages."
         if not self.off_policy:
             yield (
                 "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
@@ -337,7 +335,7 @@ class Analysis:
         if gathered.on_policy.rows:
             yield f"{gathered.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip."
         if not self.clippable:
-            yield f"Every advantage is exactly 0: no answer has a gradient that clipping could remove. {zero}"
+            yield "Every advantage is exactly 0: no answer has a gradient that clipping could remove."
             return
         if without := self.off_policy - self.clippable:
             yield f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
@@ -357,14 +355,10 @@ class Analysis:
     def _about_rows(self) -> Iterator[str]:
         """Notes about outliers, and about advantages of one sign."""
         assert self.responses is not None
-        S = self.responses.log_ratio
         if self.outliers.any():
-            low, high, count = float(S[self.outliers].min()), float(S[self.outliers].max()), int(self.outliers.sum())
-            span = f"{low:.4g}" if count == 1 else f"{low:.4g} to {high:.4g}"
             yield (
-                f"{count:,} of {len(S):,} rows lie far outside of all others of like length (S = {span}): the band's "
-                "centre and exponent, mu, sigma and H are without them; the intervals of mu, sigma and H reach to the "
-                "values with them, and those of sigma and H to those of the middle half of the rows."
+                f"{self.outliers.sum():,} of {len(self.outliers):,} rows lie far outside of all others of like length: "
+                "the band, mu, sigma and H are without them, and the intervals reach to the values with them."
             )
         signs = np.unique(self.responses.sign[self.responses.has_gradient])
         if len(signs) == 1 and signs[0]:

@@ -42,7 +42,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
 PAIR = ("logprobs", "old_logprobs")
-OPTIONAL = ("advantage", "reward", "truncated", "off_policy", "part", "mask")  # a file may lack these
+OPTIONAL = ("advantage", "reward", "truncated", "off_policy", "part")  # a file may lack these
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
 SHARES = ("accepted", "clipped", "truncated", "off_policy")
@@ -305,22 +305,18 @@ class BatchReader:
         return ("log_ratio",) if "log_ratio" in self.roles else PAIR
 
     def _refuse_padding(self, role: str, L: Array) -> None:
-        """Stop where many lists end with three equal values, or start with them where all have the same size.
+        """Stop where many lists end with three equal values.
 
         One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
         """
-        lists = [self._list(name) for name in self._ratio_roles]
-        ends = {"ends": (-1, -2, -3)} | ({"starts": (0, 1, 2)} if len(L) > 1 and L.min() == L.max() else {})
-        for word, indices in ends.items():
-            padded = L > 3
-            for values in lists:
-                first, *others = (values.list.get(k, null_on_oob=True) for k in indices)
-                for other in others:
-                    padded &= (first == other).fill_null(False).to_numpy()
-            if padded.any():
-                padded &= np.logical_or.reduce([values.list.n_unique().to_numpy() > 1 for values in lists])
-            if padded.mean() >= PADDING_SHARE:
-                self.fail(padded, role, f"{word} in equal values, which look like padding: give --mask or --length")
+        padded = L > 3
+        varied = np.zeros(len(L), bool)
+        for values in (self._list(name) for name in self._ratio_roles):
+            last = values.list.tail(3)
+            padded &= (last.list.min() == last.list.max()).fill_null(False).to_numpy()
+            varied |= (values.list.n_unique() > 1).to_numpy() if padded.any() else False
+        if (padded & varied).mean() >= PADDING_SHARE:
+            self.fail(padded, role, "ends in equal values, which look like padding: give --mask or --length")
 
     def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
         differ = one != other

@@ -24,8 +24,6 @@ FILES = (
 )  # fmt: skip
 """Where a folder has the dumps of a trainer."""
 
-PICKLES = (".pkl", ".pickle")
-
 
 @dataclass(frozen=True)
 class Dump:
@@ -98,13 +96,3 @@ def slime(path: Path) -> pl.DataFrame:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def refuse_pickle(path: Path) -> None:
-    """A pickle, such as SkyRL's trainer.dump_data_batch writes, runs code when it is loaded."""
-    if path.suffix.lower() in PICKLES:
-        raise ValueError(
-            f"{path} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Where SkyRL "
-            "dumps it, write action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists "
-            "to Parquet"
-        )

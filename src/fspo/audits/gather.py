@@ -186,21 +186,16 @@ class Pass:
                 f"{sources[0].names[0]} has no length of the answers: give --length COLUMN; its columns: "
                 f"{', '.join(sources[0].schema)}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
             )
-        known: dict[str, str] = {}  # each role that a file has, with its column there
-        for roles in by_file:
-            known = roles.columns | known
-        left_out: set[str] = set()
+        every = {role for roles in by_file for role in roles.columns}
+        shared = {role for role in every if all(role in roles for roles in by_file)}
         for source, roles in zip(sources, by_file, strict=True):
-            where = source.names[0]
-            for role, name in known.items():
-                if role not in roles and (role not in OPTIONAL or role == "mask"):
-                    raise ValueError(f"{where} has no column {name!r}, which other files have")
-                if role not in roles and role not in left_out:
-                    left_out.add(role)
-                    self.notes.append(f"{where} has no column {name!r}: it is left out of the audit.")
-            if (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
-                raise ValueError(f"{where} has log-ratios in another form than {sources[0].names[0]}: audit them apart")
-        return [replace(r, columns={k: v for k, v in r.columns.items() if k not in left_out}) for r in by_file]
+            lacking = every - roles.columns.keys() - set(OPTIONAL)
+            if lacking or (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
+                what = f"no {lacking.pop()}" if lacking else "log-ratios in another form"
+                raise ValueError(f"{source.names[0]} has {what}, unlike other files: audit them apart")
+        if shared < every:
+            self.notes.append(f"Left out, since some files lack it: {', '.join(sorted(every - shared))}.")
+        return [replace(r, columns={role: r.columns[role] for role in shared}) for r in by_file]
 
     def _gather(self, sources: Sequence[Source]) -> None:
         self.all, self.on_policy = Cells(), Cells()

@@ -209,12 +209,11 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     ]
     total = f"{sum(b.count for b in first.bins):,}"
     rows.append(["all", total, *(f"{100 * rule.report.clip_rate:.1f}" for rule in rules)])
-    summaries: list[tuple[str, Callable[[FairnessReport], str]]] = [
-        ("LRE", lambda r: f"{r.lre:.3f}"),
-        ("its interval", lambda r: f"{r.lre_interval[0]:.3f}–{r.lre_interval[1]:.3f}"),
-    ]
-    for name, summary in summaries:
-        rows.append([name, "", *("cannot tell" if few else summary(rule.report) for rule in rules)])
+    lre = ["cannot tell" if few else f"{rule.report.lre:.3f}" for rule in rules]
+    rows.append(["LRE", "", *lre])
+    if not few:
+        ends = (rule.report.lre_interval for rule in rules)
+        rows.append(["its interval", "", *(f"{low:.3f}–{high:.3f}" for low, high in ends)])
     unit = f" in {audit.unit}" if first.attribute == "length" else ""
     title = f"{_measured(audit)} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
     return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)

@@ -28,6 +28,7 @@ from fspo.runs import rows as row_files
 Schema = dict[str, pl.DataType]
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", *SEPARATORS, ".json", ".pt")
+PICKLES = (".pkl", ".pickle")
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 BEGINNINGS = {
     b"PAR1": "is a Parquet file: name it .parquet",
@@ -176,7 +177,7 @@ def _tables(folder: Path) -> list[Path]:
     for pattern in dumps.FILES:
         if dumped := sorted(folder.glob(pattern)):
             return dumped
-    for suffix in (*SUFFIXES, *dumps.PICKLES):
+    for suffix in (*SUFFIXES, *PICKLES):
         if tables := sorted(p for p in folder.iterdir() if _ending(p) == suffix and p.is_file()):
             return tables
     return []
@@ -192,7 +193,11 @@ def _opened(name: str) -> Source:
     """A file, with the number of its rows if it states it."""
     path = Path(name)
     kind = _ending(path)
-    dumps.refuse_pickle(path)
+    if kind in PICKLES:
+        raise ValueError(
+            f"{name} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Write "
+            "action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists to Parquet"
+        )
     if kind not in SUFFIXES:
         raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
     if not path.stat().st_size:

@@ -5,6 +5,7 @@ S, L as everywhere; z = (S - mu L) / L^H. The band clips z > c_high (where A > 0
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -167,17 +168,12 @@ def rows_needed(clip_rate: float, confidence: float = 0.95) -> int:
 
     With fewer rows the upper end of `fresh_rate_interval` is more than `min(clip_rate, 1 - clip_rate)` above the rate.
     """
-    few, enough = 1, 2
-    while not _useful(clip_rate, enough, confidence):
-        few, enough = enough, 2 * enough
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if _useful(clip_rate, middle, confidence) else (middle, enough)
-    return enough
 
+    def useful(count: int) -> bool:
+        return fresh_rate_interval(clip_rate, count, confidence)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
 
-def _useful(clip_rate: float, count: int, confidence: float) -> bool:
-    return fresh_rate_interval(clip_rate, count, confidence)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
+    counts = range(2, 1 << 30)
+    return counts[bisect_left(counts, True, key=useful)]
 
 
 def outer_value(values: Array, rank: float) -> float | None:
@@ -185,13 +181,9 @@ def outer_value(values: Array, rank: float) -> float | None:
 
     Between two ranks it is interpolated; above the first, the largest value is the best there is.
     """
-    if not len(values) or rank > len(values):
+    if rank > len(values):
         return None
-    first = int(np.clip(np.floor(rank), 1, len(values)))
-    second = min(first + 1, len(values))
-    top = np.partition(values, [len(values) - second, len(values) - first])
-    share = max(0.0, rank - first)
-    return float((1 - share) * top[len(values) - first] + share * top[len(values) - second])
+    return float(np.interp(rank, np.arange(1, len(values) + 1), np.sort(values)[::-1]))
 
 
 def _root(decreasing: Callable[[float], float], level: float) -> float:
