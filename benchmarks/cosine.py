@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import fspo
-from fspo.fairness import MeasuredCosine
+from fspo.fairness.cosine import MeasuredCosine
 
 VOCABULARY, RESPONSES, LONGEST = 32, 192, 64
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import fspo
 from fspo.audits.recommend import Recommendation
+from fspo.fairness.bins import cut
 
 Array = NDArray[Any]
 MU, SIGMA, RATE, FRESH = -3e-4, 0.02, 0.1, 100_000
@@ -115,7 +116,7 @@ def clip_rates(band: Recommendation, rows: dict[str, Array]) -> Array:
     L, S, A = rows["length"].astype(float), rows["log_ratio"], rows["advantage"]
     z = (S - band.mu * L) / L**band.exponent
     clipped = np.where(A > 0, z > band.c_high, z < -band.c_low)
-    bins = fspo.fairness.cut(L, 8)
+    bins = cut(L, 8)
     return np.asarray(bins.sum(clipped) / bins.sum())
 
 

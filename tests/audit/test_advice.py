@@ -126,6 +126,17 @@ def test_the_table_in_the_docs() -> None:
     assert "\n".join(lines) in DOCS.read_text(encoding="utf-8"), "\n".join(lines)
 
 
+def test_a_mixture_is_named_and_gets_its_bands() -> None:
+    table = rows(40_000, 0, mixture=True)
+    for by, name in ((None, "task"), ("kind", "kind")):
+        table = table if by is None else {"kind" if key == "task" else key: v for key, v in table.items()}
+        band = fspo.audit(table, clip_rate=0.1, by=by).recommendation
+        assert band is not None
+        assert band.report.lre > 0.05
+        assert f"more than 0.05: the rows are a mixture over '{name}'. One band per {name}" in band.advice
+        assert {r.name: r.report for r in band.rates}[f"per {name}"].lre < 0.05
+
+
 # --- each point ------------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +216,7 @@ def test_settings_run_as_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("methods", ["few", "all"])
 def test_nothing_is_wider_than_the_terminal(width: int, methods: str) -> None:
-    for audit in (fspo.audit(answers(2000, steps=20), methods=methods), fspo.audit(answers(300), mismatch=True)):
+    for audit in (fspo.audit(answers(2000), methods=methods), fspo.audit(answers(300), mismatch=True)):
         for line in audit.text(width).splitlines():
             assert len(line) <= width, line
 

@@ -146,17 +146,16 @@ def test_a_column_says_what_is_off_policy() -> None:
     assert empty.on_policy == 300
 
 
-def test_gradient_shares_and_truncation() -> None:
+def test_reward_and_truncation_by_length() -> None:
     frame = answers(3000)
-    result = fspo.audit(frame)
-    assert sum(r.gradient or 0 for r in result.lengths) == pytest.approx(1)
-    assert sum(r.kept or 0 for r in result.lengths) == pytest.approx(1)
-    last = result.lengths[-1]
+    last = fspo.audit(frame).lengths[-1]
     long = frame.filter(pl.col("length") >= int(last.label.split("–")[0]))
-    size = (pl.col("log_ratio").exp() * pl.col("advantage").abs() * pl.col("length")).sum()
-    assert last.gradient == pytest.approx(long.select(size).item() / frame.select(size).item())
     assert last.truncated == pytest.approx(long["truncated"].mean())
     assert last.reward == pytest.approx(long["reward"].mean())
+    unscored = frame.with_columns(reward=pl.when(pl.col("length") % 2 == 0).then("reward"))
+    scored = long.filter(pl.col("length") % 2 == 0)
+    assert fspo.audit(unscored).lengths[-1].reward == pytest.approx(scored["reward"].mean())
+    assert fspo.audit(unscored.with_columns(pl.col("reward").fill_null(float("nan")))) == fspo.audit(unscored)
 
 
 def test_a_run_that_does_not_move_says_why() -> None:
@@ -165,28 +164,6 @@ def test_a_run_that_does_not_move_says_why() -> None:
     empty = {"log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
     assert any("The column of log-ratios is empty" in note for note in fspo.audit(still | empty).notes)
     assert "optimiser step per rollout, and advantages." in str(fspo.audit(still | {"advantage": [0.0] * 60}))
-
-
-def test_records_of_an_adapter_may_lack_columns(tmp_path: Path) -> None:
-    rows = run_folder(tmp_path / "run")
-    for path in (tmp_path / "run" / "records").iterdir():
-        table = pl.read_parquet(path)
-        lost = [
-            pl.lit(None).cast(table.schema[c]).alias(c)
-            for c in ("reward", "truncated", "staleness", "difficulty", "off_policy")
-        ]
-        table.with_columns(lost).write_parquet(path)
-    result = fspo.audit(tmp_path / "run")
-    assert result.rows == rows.height
-    assert result.own is not None
-    assert all(row.reward is None and row.truncated is None for row in result.lengths)
-
-
-def test_unscored_answers_are_counted() -> None:
-    frame = answers(400).with_columns(reward=pl.when(pl.col("length") < 20).then(None).otherwise("reward"))
-    assert f"{frame['reward'].null_count():,} answers have no reward" in str(fspo.audit(frame))
-    nan = frame.with_columns(pl.col("reward").fill_null(float("nan")))
-    assert fspo.audit(nan) == fspo.audit(frame)
 
 
 def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,16 +180,14 @@ def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_json_and_page(tmp_path: Path) -> None:
     nasty = '<script>alert("x")</script>\x1b[31m'
-    frame = answers(2000, steps=20).with_columns(
-        task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task")
-    )
+    frame = answers(2000).with_columns(task=pl.when(pl.col("task") == "add").then(pl.lit(nasty)).otherwise("task"))
     result = fspo.audit(frame, by="task")
     result.write_html(tmp_path / "a.html")
     result.write_json(tmp_path / "a.json")
     text = (tmp_path / "a.html").read_text()
     assert "<script>alert" not in text
     assert not re.search(r"(src|href)=", text)
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 2
     assert "\x1b" not in text
     assert "\x1b" not in str(result)
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == "task"
@@ -223,8 +198,8 @@ def test_json_and_page(tmp_path: Path) -> None:
 
 def test_rows_without_advantage_are_in_no_clip_rate() -> None:
     """Half of the rows have no gradient; about clipping the audit says what it says of the other half alone."""
-    frame = answers(6000, steps=20)
-    flat = answers(6000, steps=20, seed=1).with_columns(advantage=pl.lit(0.0), accepted=pl.lit(1.0))
+    frame = answers(6000)
+    flat = answers(6000, seed=1).with_columns(advantage=pl.lit(0.0), accepted=pl.lit(0.5))  # of nothing
     mixed = pl.concat([frame, flat])
     result, alone = (fspo.audit(f, clip_rate=0.08, methods="all") for f in (mixed, frame))
     assert "6,000 rows have advantage 0 and no gradient to clip: they are left out of clip rates." in result.notes
@@ -236,32 +211,20 @@ def test_rows_without_advantage_are_in_no_clip_rate() -> None:
         if ours.report is not None and theirs.report is not None:
             assert [b.count for b in ours.report.bins] == [b.count for b in theirs.report.bins], ours.name
             assert ours.report.clip_rate == pytest.approx(0.08, abs=1e-3), ours.name
-    for ours_, theirs_ in zip(result.spans, alone.spans, strict=True):
-        assert ours_.count == 2 * theirs_.count
-        assert (ours_.clip_rate, ours_.interval) == (theirs_.clip_rate, theirs_.interval)
-        assert ours_.mu != theirs_.mu
     band = result.recommendation
     assert band is not None
     L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
     assert np.mean((A > 0) & (band.mu * L + band.c_high * L**band.exponent < S)) == pytest.approx(0.04, abs=5e-4)
-    # The model of S, the ESS and the lengths are of all rows.
+    # The model of S and the lengths are of all rows.
     law = fspo.fairness.scaling_law(mixed["log_ratio"].to_numpy(), mixed["length"].to_numpy())
     assert result.law is not None
     assert result.law.interval == pytest.approx(law.interval, rel=1e-9)
     assert sum(row.count for row in result.lengths) == 12_000
-    assert sum(row.gradient or 0 for row in result.lengths) == pytest.approx(1)
-
-
-def test_a_soft_rule_that_bends_rows_without_gradient() -> None:
-    """A share that the rule left of nothing is not counted."""
-    frame = answers(3000)
-    flat = frame.with_columns(advantage=pl.lit(0.0), accepted=pl.lit(0.5))
-    assert fspo.audit(pl.concat([frame, flat])).own == fspo.audit(frame).own
 
 
 @pytest.mark.parametrize("rule", [None, "gspo"])
 def test_no_row_has_an_advantage(rule: str | None) -> None:
-    frame = answers(500, steps=10).with_columns(advantage=pl.lit(0.0))
+    frame = answers(500).with_columns(advantage=pl.lit(0.0))
     result = fspo.audit(frame if rule is None else frame.drop("accepted"), by="task", rule=rule)
     assert any(note.startswith("Every advantage is exactly 0: no answer has a gradient") for note in result.notes)
     assert result.own is None
@@ -269,5 +232,4 @@ def test_no_row_has_an_advantage(rule: str | None) -> None:
     assert not result.methods
     assert result.recommendation is None
     assert result.law is not None
-    assert all(span.clip_rate is None and span.mu is not None for span in result.spans)
     assert result.verdict.startswith("cannot tell")

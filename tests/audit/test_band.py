@@ -15,6 +15,7 @@ import pytest
 
 import fspo
 from fspo.audits.recommend import Recommendation
+from fspo.fairness.bins import cut
 from helpers.simulated_answers import answers
 
 RATE = 0.1
@@ -24,7 +25,7 @@ def clip_rates(band: Recommendation, frame: pl.DataFrame) -> Any:
     """Of a band in each of 8 bins of length."""
     L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
     z = (S - band.mu * L) / L**band.exponent
-    bins = fspo.fairness.cut(L, 8)
+    bins = cut(L, 8)
     return bins.sum(np.where(A > 0, z > band.c_high, z < -band.c_low)) / bins.sum()
 
 
@@ -123,34 +124,10 @@ def test_the_bands_own_rates_are_shown(tmp_path: Path) -> None:
     assert figures["fresh_interval"][0] < RATE < figures["fresh_interval"][1]
 
 
-def mixture(n: int = 40_000) -> pl.DataFrame:
-    """A task of middle lengths has three times the spread of the other: no power of L is fair for both."""
-    rng = np.random.default_rng(0)
-    L = np.exp(rng.uniform(np.log(8), np.log(4000), n)).astype(int)
-    hard = (L > 60) & (L < 500) & (rng.random(n) < 0.7)
-    S = -3e-4 * L + 0.02 * np.where(hard, 3, 1) * np.sqrt(L) * rng.standard_normal(n)
-    A = rng.standard_normal(n)
-    return pl.DataFrame({"length": L, "log_ratio": S, "advantage": A, "task": np.where(hard, "hard", "easy")})
-
-
-@pytest.mark.parametrize("by", [None, "kind"])
-def test_a_mixture_is_named_and_gets_its_bands(by: str | None) -> None:
-    frame = mixture() if by is None else mixture().rename({"task": "kind"})
-    result = band(frame, by=by)
-    name = by or "task"
-    assert result.report.lre > 0.05
-    assert "more than 0.05" in result.advice[0]
-    assert f"a mixture over '{name}'" in result.advice[1]
-    assert "partition_bands" in result.advice[1]
-    fairer = {r.name: r.report for r in result.rates}[f"per {name}"]
-    assert fairer.lre < 0.05
-    assert "One band per" in str(fspo.audit(frame, clip_rate=RATE, by=by))
-
-
 def test_chance_is_not_explained() -> None:
     result = [b for seed in range(5) if (b := band(answers(400, seed=seed).drop("accepted"))).report.lre > 0.05]
     assert result
-    assert all("Chance alone explains this" in b.advice[0] for b in result)
+    assert not any(b.advice for b in result)
 
 
 # --- one sign, one bin -----------------------------------------------------------------------------------------------
@@ -167,9 +144,8 @@ def test_advantages_of_one_sign(sign: int, word: str, side: str) -> None:
 
 
 def test_one_bin_has_nothing_to_compare_with() -> None:
-    assert "one bin has nothing to compare with: use --bins 2" in fspo.audit(answers(3000), bins=1).verdict
     same = answers(3000).with_columns(length=pl.lit(7))
-    assert "all rows have the length 7" in fspo.audit(same).verdict
+    assert "all rows are in the bin 7 of length" in fspo.audit(same).verdict
 
 
 # --- simulated files with known truth: intervals cover, and the band stays flat on clean rows -------------------------
@@ -211,20 +187,3 @@ def test_a_few_files(simulate: ModuleType, name: str) -> None:
 def test_all_processes(simulate: ModuleType, n: int) -> None:
     for name in simulate.PROCESSES:
         check(simulate, name, n, 60)
-
-
-SIMULATIONS = 200
-# A binomial count of 200 at 95 % lies in 180..199 but for about one time in 1,000.
-LEAST, MOST = 180, 199
-
-
-@pytest.mark.parametrize("H", [0.5, 0.62])
-def test_mu_sigma_and_h_are_recovered_at_the_nominal_rate(H: float) -> None:
-    inside = {"mu": 0, "sigma": 0, "H": 0}
-    for seed in range(SIMULATIONS):
-        law = fspo.audit(answers(1500, mu=-2e-4, sigma=0.02, H=H, seed=seed)).law
-        assert law is not None
-        inside["mu"] += law.mu_interval[0] <= -2e-4 <= law.mu_interval[1]
-        inside["sigma"] += law.scale_interval[0] <= 0.02 <= law.scale_interval[1]
-        inside["H"] += law.interval[0] <= H <= law.interval[1]
-    assert all(LEAST <= count <= MOST for count in inside.values()), inside

@@ -19,7 +19,6 @@ def answers(
     H: float = 0.5,
     seed: int = 0,
     longest: int = 4000,
-    steps: int = 0,
 ) -> pl.DataFrame:
     """Lengths from 8 up, advantages of either sign; `accepted` is GSPO's rule. No row looks on-policy by chance."""
     rng = np.random.default_rng(seed)
@@ -28,11 +27,10 @@ def answers(
     S = np.where(np.abs(S) <= ROUNDING * np.sqrt(L), 2 * ROUNDING * np.sqrt(L), S)
     A = rng.standard_normal(n)
     clipped = ((A > 0) & (S > 4e-4 * L)) | ((A < 0) & (S < -3e-4 * L))
-    frame = pl.DataFrame({
+    return pl.DataFrame({
         "length": L, "log_ratio": S, "advantage": A, "accepted": 1.0 - clipped, "reward": (A > 0).astype(float),
         "truncated": 0.9 * longest < L, "task": rng.choice(["sort", "add", "count"], n),
     })  # fmt: skip
-    return frame if not steps else frame.with_columns(pl.Series("step", np.arange(n) * steps // n))
 
 
 def token_answers(n: int, seed: int = 0) -> pl.DataFrame:

@@ -53,13 +53,3 @@ def _inside(rule: objectives.Objective, S: Floats, L: Floats) -> Floats:
     assert band is not None
     low, high = band.bounds
     return np.where((low <= S) & (high >= S), 1.0, 0.0)
-
-
-def table(found: dict[str, fspo.fairness.FairnessReport]) -> str:
-    """Clip rate by length, as text."""
-    labels = [b.label for b in next(iter(found.values())).bins]
-    lines = [f"{'clip rate by length':>20} " + " ".join(f"{x:>11}" for x in labels) + "  flatness     LRE"]
-    for name, report in found.items():
-        rates = " ".join(f"{b.clip_rate:>11.4f}" for b in report.bins)
-        lines.append(f"{name:>20} {rates}  {report.flatness:>8.4f}  {report.lre:>6.4f}")
-    return "\n".join(lines)

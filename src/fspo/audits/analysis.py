@@ -9,14 +9,16 @@ import numpy as np
 
 from fspo import fairness, objectives, ratios
 from fspo.audits.columns import Array
-from fspo.audits.findings import Audit, LengthRow, Span, verdict
 from fspo.audits.gather import Pass
-from fspo.audits.methods import Comparison, compare, parse_rule
-from fspo.audits.mismatch import mismatch as mismatch_rules
-from fspo.audits.mismatch import weight_note
+from fspo.audits.methods import Comparison, compare, mismatch_rules, parse_rule
 from fspo.audits.recommend import Advisor, Recommendation
+from fspo.audits.result import Audit, LengthRow, verdict
 from fspo.audits.sources import named, open_sources
-from fspo.fairness import FEW, FairnessReport, ScalingLaw, report_of_bins
+from fspo.fairness import FairnessReport, ScalingLaw
+from fspo.fairness.bins import cut, quantile_edges
+from fspo.fairness.measure import FEW, report_of_bins
+from fspo.fairness.robust_band import fresh_rate_interval, heavy_tails, outlier_rows, robust_law, rows_needed
+from fspo.fairness.scaling import scaling_law_of_sums
 from fspo.objectives import Objective, Responses
 from fspo.text import percent
 
@@ -26,8 +28,6 @@ DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known, or too high to be k
 HIGH_CLIP_RATE = 0.2  # above it the rate itself is the finding, and no band is chosen to keep it
 MOST_BINS = 1000
 MOST_CATEGORIES = 100
-SPANS = 10  # stretches of training
-EXPONENT_CAP = 20.0  # as the objectives have it by default
 
 
 def audit(
@@ -45,7 +45,7 @@ def audit(
     """Audit a path, several paths, a frame or a dictionary of columns.
 
     `columns` maps roles (length, log_ratio, logprobs, old_logprobs, sampler_logprobs, mask, accepted, clipped,
-    advantage, reward, truncated, step, off_policy) to the names of columns; a role that is not given is recognised by
+    advantage, reward, truncated, off_policy) to the names of columns; a role that is not given is recognised by
     common names. `by` asks for fairness over another column. `rule` is the run's own rule, such as
     `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data without a column of what was accepted. `clip_rate` is the
     rate at which methods are compared and the band is chosen; default: the run's own if it is at most 0.2, otherwise
@@ -96,7 +96,7 @@ class Analysis:
         self.has_gradient = np.ones(len(lengths), bool)
         if "advantage" in self.columns:
             self.has_gradient = ratios.has_gradient(self.columns["advantage"])
-        self.length_bins = fairness.cut(lengths[self.has_gradient], self.edges)
+        self.length_bins = cut(lengths[self.has_gradient], self.edges)
         self.outliers = np.zeros(0, bool)
         self.responses = self._responses(tokens) if self.off_policy else None
         self.accepted: Array | None = None
@@ -122,7 +122,7 @@ class Analysis:
         between_engines = None
         if self.gathered.roles.mismatch and enough is not None:
             between_engines, enough = mismatch_rules(enough, self.length_bins, self.confidence), None
-            self.notes.append(weight_note(between_engines))
+            self.notes.append(between_engines.weight_note)
         return Audit(
             name=name,
             files=files,
@@ -138,9 +138,7 @@ class Analysis:
             clip_rate=None if enough is None else rate,
             methods=[] if enough is None else self._methods(enough, rate, methods),
             law=self._law(),
-            ess=ratios.effective_share(self.responses.log_ratio) if self.responses else None,
             lengths=self._lengths(),
-            spans=self._spans(),
             recommendation=None if enough is None else self._recommendation(enough, rate, own),
             mismatch=between_engines,
             notes=self.notes,
@@ -151,15 +149,15 @@ class Analysis:
     def _edges(self) -> Array:
         """Of bins that hold equal shares of the rows that clipping can act on; of all rows, where there are none."""
         if self.clippable:
-            return fairness.quantile_edges(self.cells["length"], self.bins, self.cells["with_gradient"])
+            return quantile_edges(self.cells["length"], self.bins, self.cells["with_gradient"])
         cells = self.cells if len(self.cells["length"]) else self.all_cells
-        return fairness.quantile_edges(cells["length"], self.bins, cells["count"])
+        return quantile_edges(cells["length"], self.bins, cells["count"])
 
     def _responses(self, tokens: Array | None) -> Responses:
         """The sampled rows as the objectives read them; the drift is without outliers."""
         S, L = (np.asarray(self.columns[name], np.float64) for name in ("log_ratio", "length"))
         sign = np.sign(self.columns["advantage"]) if "advantage" in self.columns else np.zeros(len(S))
-        self.outliers = fairness.wild_rows(S, L)
+        self.outliers = outlier_rows(S, L)
         if self.outliers.any():
             mu = ratios.drift(S[~self.outliers], L[~self.outliers])
         else:
@@ -188,7 +186,7 @@ class Analysis:
             return self._by_length(self.accepted)
         used = self.cells["with_gradient"] > 0
         lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "with_gradient"))
-        return report_of_bins(fairness.cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
+        return report_of_bins(cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
 
     def _attribute(self) -> FairnessReport | None:
         if self.gathered.roles.by is None or self.accepted is None or not self.has_gradient.any():
@@ -221,7 +219,7 @@ class Analysis:
 
         Out is where clipping acts: above for A > 0, below for A < 0, either side where advantages are not known.
         """
-        if self.rule is not None or self.responses is None or self.accepted is None or "accepted" not in self.columns:
+        if self.rule is not None or self.responses is None or self.accepted is None:
             return False
         if "accepted" not in self.gathered.roles:
             return False
@@ -236,7 +234,7 @@ class Analysis:
 
     def _methods(self, responses: Responses, rate: float, methods: str) -> list[Comparison]:
         report = self._by_length if self.gathered.roles.by is None else self._by_attribute
-        return compare(responses, rate, report, self.rule, None if methods == "all" else ("rloo",))
+        return compare(responses, rate, report, None if methods == "all" else ("rloo",))
 
     # --- the model of S, and the band -------------------------------------------------------------------------------
 
@@ -248,16 +246,15 @@ class Analysis:
             return None
         S, L, c = self.responses.log_ratio, self.responses.lengths, self.cells
         try:
-            law = fairness.scaling_law_of_sums(
+            law = scaling_law_of_sums(
                 c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
             )
-            self.heavy = bool(self.outliers.any()) or fairness.heavy_tails(S, L, law)
+            self.heavy = bool(self.outliers.any()) or heavy_tails(S, L, law)
             if self.heavy and not self.outliers.any():
                 self.notes.append(
-                    "S has heavy tails: the intervals of sigma, H and the exponent hold those of the middle half of "
-                    "the rows."
+                    "S has heavy tails: the intervals reach to the values of the middle half of the rows."
                 )
-            return fairness.robust_law(law, S, L, self.outliers, self.confidence)
+            return robust_law(law, S, L, self.outliers, self.confidence)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
@@ -265,11 +262,11 @@ class Analysis:
     def _recommendation(self, responses: Responses, rate: float, own: FairnessReport | None) -> Recommendation | None:
         """The band for a clip rate, if the rows can support it and it is clearly fairer than the run's own rule."""
         band, problem = None, ""
-        count, needed = int(responses.has_gradient.sum()), fairness.rows_needed(rate, self.confidence)
+        count, needed = int(responses.has_gradient.sum()), rows_needed(rate, self.confidence)
         if "text" in self.gathered.roles:
             problem = "lengths are characters of the text, and trainers count tokens. Give --length"
         elif count < needed:
-            high = fairness.fresh_rate_interval(rate, count, self.confidence)[1]
+            high = fresh_rate_interval(rate, count, self.confidence)[1]
             problem = (
                 f"{count} rows are too few for a clip rate of {percent(rate)}, since a band from them could clip up to "
                 f"{percent(high)} of fresh rows; at least {needed} are needed"
@@ -300,70 +297,17 @@ class Analysis:
                 return name, self.columns[role]
         return None
 
-    # --- lengths and training ---------------------------------------------------------------------------------------
+    # --- lengths ----------------------------------------------------------------------------------------------------
 
     def _lengths(self) -> list[LengthRow]:
-        bins = fairness.cut(self.all_cells["length"], self.edges)
-        sums = {name: bins.sum(self.all_cells[name]) for name in ("count", "truncated", "scored", "reward")}
-        gradients = self._gradient_shares()
+        bins = cut(self.all_cells["length"], self.edges)
+        names = ("count", "truncated", "scored", "reward")
+        count, truncated, scored, reward = (bins.sum(self.all_cells[name]) for name in names)
         rows = []
-        for k, number in enumerate(bins.numbers):
-            n = sums["count"][k]
-            row = gradients.get(int(number), {})
-            if self.gathered.has("truncated"):
-                row["truncated"] = float(sums["truncated"][k] / n)
-                row["truncated_interval"] = fairness.wilson(sums["truncated"][k], n, self.confidence)
-            if sums["scored"][k]:
-                row["reward"] = float(sums["reward"][k] / sums["scored"][k])
-            rows.append(LengthRow(bins.labels[k], int(n), **row))
+        for k, label in enumerate(bins.labels):
+            cut_off = float(truncated[k] / count[k]) if self.gathered.has("truncated") else None
+            rows.append(LengthRow(label, int(count[k]), cut_off, float(reward[k] / scored[k]) if scored[k] else None))
         return rows
-
-    def _gradient_shares(self) -> dict[int, dict[str, Any]]:
-        """By the number of a bin of length: its share in sum |w A| L, the size of all token gradients.
-
-        `gradient` is the share before clipping, `kept` the share of what clipping leaves.
-        """
-        if self.responses is None or "advantage" not in self.columns or not self.has_gradient.any():
-            return {}
-        A = self.columns["advantage"][self.has_gradient]
-        S, L = (v[self.has_gradient] for v in (self.responses.log_ratio, self.responses.lengths))
-        size = np.exp(np.minimum(S, EXPONENT_CAP)) * np.abs(A) * L
-        numbers, shares = self.length_bins.numbers, self.length_bins.sum(size) / size.sum()
-        by_bin: dict[int, dict[str, Any]] = {
-            int(k): {"gradient": float(p)} for k, p in zip(numbers, shares, strict=True)
-        }
-        kept = None if self.accepted is None else size * self.accepted[self.has_gradient]
-        if kept is None or not kept.any():
-            return by_bin
-        for k, p in zip(numbers, self.length_bins.sum(kept) / kept.sum(), strict=True):
-            by_bin[int(k)]["kept"] = float(p)
-        return by_bin
-
-    def _spans(self) -> list[Span]:
-        """Stretches of training that hold about equal shares of the rows; none where there is only one step."""
-        steps = self.columns.get("step")
-        if steps is None or steps.min() == steps.max():
-            return []
-        ends = np.unique(np.quantile(steps, np.arange(1, SPANS) / SPANS, method="inverted_cdf"))
-        index = np.unique(np.searchsorted(ends, steps, side="left"), return_inverse=True)[1]
-        return [self._span(index == k, steps) for k in range(int(index.max()) + 1)]
-
-    def _span(self, inside: Array, steps: Array) -> Span:
-        n, L = int(inside.sum()), self.columns["length"][inside].astype(np.float64)
-        figures: dict[str, Any] = {}
-        if self.responses is not None and n >= FEW:
-            S = self.responses.log_ratio[inside]
-            mu = ratios.drift(S, L)
-            figures = {"mu": mu, "sigma": ratios.scale(S, L, mu), "ess": ratios.effective_share(S)}
-            clippable = inside & self.has_gradient
-            if self.accepted is not None and int(clippable.sum()) >= FEW:
-                bins = self.length_bins.select(inside[self.has_gradient])
-                report = report_of_bins(bins, 1 - self.accepted[clippable], confidence=self.confidence)
-                figures |= {
-                    "clip_rate": report.clip_rate, "interval": report.clip_interval,
-                    "lre": report.lre, "lre_interval": report.lre_interval,
-                }  # fmt: skip
-        return Span(float(steps[inside].min()), float(steps[inside].max()), n, float(L.mean()), **figures)
 
     # --- notes ------------------------------------------------------------------------------------------------------
 
@@ -372,8 +316,6 @@ class Analysis:
         gathered = self.gathered
         if gathered.empty:
             yield f"{gathered.empty:,} empty answers were left out."
-        if gathered.unscored:
-            yield f"{gathered.unscored:,} answers have no reward and are in no mean reward."
         if gathered.rewards and "reward" not in gathered.roles:
             yield f"No column is known as the reward: give --reward with one of {', '.join(gathered.rewards)}."
         if not gathered.has("log_ratio"):
@@ -384,7 +326,6 @@ class Analysis:
                     "update.all_rows=true computes the others too."
                 )
             return
-        zero = "Rewards that differ within groups of answers give advantages."
         if not self.off_policy:
             yield (
                 "Every log-ratio is 0: all updates are on-policy, so clipping cannot act. Clipping needs more than one "
@@ -394,9 +335,9 @@ class Analysis:
         if gathered.on_policy.rows:
             yield f"{gathered.on_policy.rows:,} on-policy rows (log-ratio 0) are left out: they cannot clip."
         if not self.clippable:
-            yield f"Every advantage is exactly 0: no answer has a gradient that clipping could remove. {zero}"
+            yield "Every advantage is exactly 0: no answer has a gradient that clipping could remove."
             return
-        if (without := self.off_policy - self.clippable - gathered.no_advantage) > 0:
+        if without := self.off_policy - self.clippable:
             yield f"{without:,} rows have advantage 0 and no gradient to clip: they are left out of clip rates."
         if self.accepted is None and not gathered.roles.mismatch:
             yield (
@@ -406,25 +347,18 @@ class Analysis:
         elif self.rule is None and "clipped" in gathered.roles and self.accepted is not None:
             yield f"The column {gathered.roles.columns['clipped']!r} is read as what was clipped."
         if not gathered.has("advantage") and not gathered.roles.mismatch:
-            yield (
-                "There are no advantages: a method counts as clipping on either side of its range, and gradient shares "
-                "are not known."
-            )
+            yield "There are no advantages: a method counts as clipping on either side of its range."
         yield from self._about_rows()
         if gathered.sample.stride > 1:
-            yield f"Methods, ESS, gradient shares and spans are from a random 1 in {gathered.sample.stride} rows."
+            yield f"Methods and the band are from a random 1 in {gathered.sample.stride} rows."
 
     def _about_rows(self) -> Iterator[str]:
         """Notes about outliers, and about advantages of one sign."""
         assert self.responses is not None
-        S = self.responses.log_ratio
         if self.outliers.any():
-            low, high, count = float(S[self.outliers].min()), float(S[self.outliers].max()), int(self.outliers.sum())
-            span = f"{low:.4g}" if count == 1 else f"{low:.4g} to {high:.4g}"
             yield (
-                f"{count:,} of {len(S):,} rows lie far outside of all others of like length (S = {span}): the band's "
-                "centre and exponent, mu, sigma and H are without them; the intervals of mu, sigma and H reach to the "
-                "values with them, and those of sigma and H to those of the middle half of the rows."
+                f"{self.outliers.sum():,} of {len(self.outliers):,} rows lie far outside of all others of like length: "
+                "the band, mu, sigma and H are without them, and the intervals reach to the values with them."
             )
         signs = np.unique(self.responses.sign[self.responses.has_gradient])
         if len(signs) == 1 and signs[0]:

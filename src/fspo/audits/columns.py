@@ -7,7 +7,7 @@ sentence that names its file, row and column.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -35,28 +35,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     "advantage": ("advantage", "advantages"),
     "reward": ("reward", "rewards", "score", "scores"),
     "truncated": ("truncated", "is_truncated"),
-    "step": ("step", "global_step", "global_steps"),
     "off_policy": ("off_policy",),
-    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "attention_mask"),
+    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask"),
     "part": ("task", "data_source", "dataset", "source", "domain", "category", "subset", "env", "ability"),
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
 PAIR = ("logprobs", "old_logprobs")
-OPTIONAL = ("advantage", "reward", "truncated", "step", "off_policy", "part", "mask")  # a file may lack these
+OPTIONAL = ("advantage", "reward", "truncated", "off_policy", "part")  # a file may lack these
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
-LIMITS = {"length": (1, 1 << 53)} | dict.fromkeys(("accepted", "clipped", "truncated", "off_policy"), (0, 1))
+SHARES = ("accepted", "clipped", "truncated", "off_policy")
+LIMITS = {"length": (1, 1 << 53)} | dict.fromkeys(SHARES, (0, 1))
+WANTED = {"length": "where a positive whole number is needed: leave such rows out"}
+WANTED |= dict.fromkeys(SHARES, "where true, false or a share between them is needed")
 FINITE = "where a finite number is needed: leave such rows out"
-WANTED = {
-    "length": "where a positive whole number is needed: leave such rows out",
-    "accepted": "where a share between 0 and 1 is needed",
-    "clipped": "where a share between 0 and 1 is needed",
-    "truncated": "where true or false is needed",
-    "off_policy": "where true or false is needed",
-    "advantage": "where a finite number is needed: leave it empty if there is none",
-    "reward": "where a finite number is needed: leave it empty if there is none",
-}
+EMPTY = "is empty: fill it, or leave such rows out"
 NO_VALUE = "(none)"  # of a column of categories
 PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
 
@@ -72,7 +66,6 @@ class Roles:
     tokens: bool  # whether log-ratios or log-probs are lists with one number per token
     by: str | None = None
     mismatch: bool = False  # whether the log-ratios are of the trainer over the sampler, not of a policy that moved
-    unfit: dict[str, str] = field(default_factory=dict)  # columns with the name of a role, and why they cannot have it
 
     def __contains__(self, role: str) -> bool:
         return role in self.columns
@@ -107,17 +100,13 @@ def assign(
     columns = dict(given)
     for role, name in columns.items():
         if not _fits(schema[name], role):
-            raise ValueError(f"{where}, column {name!r} holds {_described(schema[name])}, which cannot be the {role}")
-    unfit = {}
+            raise ValueError(f"{where}, column {name!r} holds {schema[name]}, which cannot be the {role}")
+    if by is not None and (schema[by].is_nested() or schema[by] == pl.Object):
+        raise ValueError(f"{where}, column {by!r} holds {schema[by]}: --by needs words or numbers")
     for role, names in NAMES.items():
-        if role in given:
-            continue
-        alike = [name for name in names if name in schema]
-        known = next((c for c in alike if _fits(schema[c], role)), None)
-        if known is not None:
+        known = next((name for name in names if name in schema and _fits(schema[name], role)), None)
+        if role not in given and known is not None:
             columns[role] = known
-        elif alike and role != "part":
-            unfit[role] = f"column {alike[0]!r} holds {_described(schema[alike[0]])}, which cannot be the {role}"
     sampler, old = columns.pop("sampler_logprobs", None), columns.get("old_logprobs", columns.get("logprobs"))
     forced = mismatch
     if sampler and old and (mismatch or not ("log_ratio" in columns or columns.keys() >= set(PAIR))):
@@ -139,12 +128,11 @@ def assign(
     if columns.get("part") == by:
         columns.pop("part", None)
     tokens = any(isinstance(schema[columns[role]], pl.List) for role in RATIOS if role in columns)
-    needless = [] if tokens else ["mask"]
-    needless += ["text"] if tokens or "length" in columns else []
-    for role in needless:
-        columns.pop(role, None)
-        unfit.pop(role, None)
-    return Roles(columns, tokens, by, mismatch, unfit)
+    if not tokens:
+        columns.pop("mask", None)
+    if tokens or "length" in columns:
+        columns.pop("text", None)
+    return Roles(columns, tokens, by, mismatch)
 
 
 def _fits(kind: pl.DataType, role: str) -> bool:
@@ -173,24 +161,14 @@ def is_chat(kind: pl.DataType) -> bool:
     )
 
 
-def _described(kind: pl.DataType) -> str:
-    if isinstance(kind, pl.List):
-        return f"lists of {_described(kind.inner)}"  # type: ignore[arg-type]
-    if isinstance(kind, pl.Struct | pl.Object):
-        return "objects"
-    return "text" if kind == pl.String else "numbers" if kind.is_numeric() else f"{kind}".lower()
-
-
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
 class BatchReader:
-    """One batch. A column that is empty throughout counts as missing; some rewards and advantages may be empty."""
+    """One batch. A column that is empty throughout counts as missing; some rewards may be empty."""
 
     def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, first: int) -> None:
         self.batch, self.roles, self.source, self.first = batch, roles, source, first
-        self.averaged = 0  # rows whose advantages differ between tokens
-        self.no_advantage = 0  # rows without one, where others have one
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
         name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
@@ -210,11 +188,10 @@ class BatchReader:
             pair = self._some("logprobs") | self._some("old_logprobs")
             if len(pair) == 2:
                 columns["log_ratio"] = pair["logprobs"].astype(np.float64) - pair["old_logprobs"]
-        for role in ("accepted", "truncated", "step", "off_policy"):
+        for role in ("accepted", "truncated", "off_policy"):
             columns |= self._some(role)
         columns |= self._clipped(columns["length"])
-        if "advantage" in self.roles:
-            columns["advantage"] = self._advantages(columns["length"])
+        columns |= self._advantages(columns["length"])
         columns |= self._rewards()
         if "part" in self.roles:
             columns["part"] = self._series("part").cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
@@ -228,13 +205,13 @@ class BatchReader:
         if role in ("text", "part"):
             return values
         if values.dtype != pl.String:
-            whole = role in (*LIMITS, "step") and values.dtype.is_integer()
+            whole = role in LIMITS and values.dtype.is_integer()
             plain = whole or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
             return values if plain else values.cast(pl.Float64)
         text = values.str.strip_chars()
         numbers = text.cast(pl.Float64, strict=False)
         bad = (numbers.is_null() & values.is_not_null() & (text != "")).to_numpy()
-        if bad.any() and not (role in ("reward", "step") and bad.all()):  # words alone, such as grades, are no numbers
+        if bad.any() and not (role == "reward" and bad.all()):  # words alone, such as grades, are no numbers
             self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
         return numbers
 
@@ -249,6 +226,10 @@ class BatchReader:
         numbers = values.to_numpy()
         if (numbers.dtype.kind != "f" and role not in LIMITS) or numbers.dtype == bool:
             return numbers
+        return self._within(role, numbers)
+
+    def _within(self, role: str, numbers: Array) -> Array:
+        """The numbers, if they lie within the limits of the role."""
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
         if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
             wide = numbers.astype(np.float64)
@@ -259,7 +240,7 @@ class BatchReader:
     def _filled(self, role: str) -> pl.Series:
         values = self._series(role)
         if values.null_count():
-            self.fail(values.is_null().to_numpy(), role, "is empty: fill it, or leave such rows out")
+            self.fail(values.is_null().to_numpy(), role, EMPTY)
         return values
 
     # --- lengths and log-ratios -------------------------------------------------------------------------------------
@@ -316,8 +297,6 @@ class BatchReader:
             return None
         mask = self._list("mask")
         sizes = mask.list.len().to_numpy()
-        if self.roles.columns["mask"].lower() == "attention_mask" and (sizes != L).any():
-            return None  # that of the prompt and the answer
         self._same(sizes, L, "mask", "holds {0} numbers where the log-probs are {1}")
         return np.asarray(mask.explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
 
@@ -326,22 +305,18 @@ class BatchReader:
         return ("log_ratio",) if "log_ratio" in self.roles else PAIR
 
     def _refuse_padding(self, role: str, L: Array) -> None:
-        """Stop where many lists end with three equal values, or start with them where all have the same size.
+        """Stop where many lists end with three equal values.
 
         One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
         """
-        lists = [self._list(name) for name in self._ratio_roles]
-        ends = {"ends": (-1, -2, -3)} | ({"starts": (0, 1, 2)} if len(L) > 1 and L.min() == L.max() else {})
-        for word, indices in ends.items():
-            padded = L > 3
-            for values in lists:
-                first, *others = (values.list.get(k, null_on_oob=True) for k in indices)
-                for other in others:
-                    padded &= (first == other).fill_null(False).to_numpy()
-            if padded.any():
-                padded &= np.logical_or.reduce([values.list.n_unique().to_numpy() > 1 for values in lists])
-            if padded.mean() >= PADDING_SHARE:
-                self.fail(padded, role, f"{word} in equal values, which look like padding: give --mask or --length")
+        padded = L > 3
+        varied = np.zeros(len(L), bool)
+        for values in (self._list(name) for name in self._ratio_roles):
+            last = values.list.tail(3)
+            padded &= (last.list.min() == last.list.max()).fill_null(False).to_numpy()
+            varied |= (values.list.n_unique() > 1).to_numpy() if padded.any() else False
+        if (padded & varied).mean() >= PADDING_SHARE:
+            self.fail(padded, role, "ends in equal values, which look like padding: give --mask or --length")
 
     def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
         differ = one != other
@@ -382,22 +357,16 @@ class BatchReader:
 
     # --- advantages, and what was clipped ---------------------------------------------------------------------------
 
-    def _advantages(self, L: Array) -> Array:
-        """One number per answer: 0 for a row without one, and the mean over trained tokens of a list."""
-        values = self._series("advantage")
-        if isinstance(values.dtype, pl.List):
-            values, constant = self._token_means("advantage", values, L)
-            self.averaged = int((~constant).sum())
-        self.no_advantage = values.null_count()
-        if self.no_advantage == self.batch.height:
-            return np.zeros(self.batch.height)
-        return self._finite("advantage", values.cast(pl.Float64).fill_null(0.0).to_numpy())
-
-    def _finite(self, role: str, numbers: Array) -> Array:
-        bad = ~(np.abs(numbers) <= TOO_LARGE)
-        if bad.any():
-            self.fail(bad, role, f"is {numbers[bad][0]:g} {WANTED[role]}")
-        return numbers
+    def _advantages(self, L: Array) -> Columns:
+        """One number per answer: the mean over trained tokens of a list."""
+        if "advantage" not in self.roles or not isinstance(self._series("advantage").dtype, pl.List):
+            return self._some("advantage")
+        means = self._token_means("advantage", self._series("advantage"), L)
+        if means.null_count() == len(means):
+            return {}
+        if means.null_count():
+            self.fail(means.is_null().to_numpy(), "advantage", EMPTY)
+        return {"advantage": self._within("advantage", means.to_numpy())}
 
     def _clipped(self, L: Array) -> Columns:
         """What was accepted, from a column of what was clipped: per answer, or a flag per token."""
@@ -407,36 +376,31 @@ class BatchReader:
         if not isinstance(values.dtype, pl.List):
             share = self._some("clipped").get("clipped")
             return {} if share is None else {"accepted": 1 - share.astype(np.float64)}
-        means = self._token_means("clipped", values, L)[0]
+        means = self._token_means("clipped", values, L)
         return {} if means.null_count() == len(means) else {"accepted": 1 - means.fill_null(0.0).to_numpy()}
 
-    def _token_means(self, role: str, lists: pl.Series, L: Array) -> tuple[pl.Series, Array]:
-        """The mean of each list over the trained tokens, null for an empty one; and where all values are equal."""
+    def _token_means(self, role: str, lists: pl.Series, L: Array) -> pl.Series:
+        """The mean of each list over the trained tokens, null for an empty one."""
         sizes = lists.list.len().fill_null(0).to_numpy()
         if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
-            flat, starts = lists.explode().cast(pl.Float64).to_numpy()[self.keep], np.cumsum(L) - L
-            low, high = np.minimum.reduceat(flat, starts), np.maximum.reduceat(flat, starts)
-            means = pl.Series(np.where(low == high, low, np.add.reduceat(flat, starts) / L), nan_to_null=True)
-            return means, (low == high) | np.isnan(low)
+            flat = lists.explode().cast(pl.Float64).to_numpy()[self.keep]
+            return pl.Series(np.add.reduceat(flat, np.cumsum(L) - L) / L, nan_to_null=True)
         if (short := (sizes > 0) & (sizes < L)).any():
             self.fail(short, role, f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens")
         table = pl.DataFrame({"values": lists.cast(pl.List(pl.Float64)), "L": L})
-        trained = table.select(pl.col("values").list.head("L")).to_series()
-        constant = (trained.list.min() == trained.list.max()).fill_null(True)
-        means = trained.list.mean().zip_with(~constant, trained.list.min())  # the mean of equals rounds
-        return means, constant.to_numpy()
+        return table.select(pl.col("values").list.head("L").list.mean()).to_series()
 
     # --- rewards and attributes -------------------------------------------------------------------------------------
 
     def _rewards(self) -> Columns:
-        """Rewards, and which rows have one if some have none: an answer that could not be scored."""
+        """Rewards, and which rows have one: an answer that could not be scored has none."""
         if "reward" not in self.roles or self._series("reward").null_count() == self.batch.height:
             return {}
-        rewards = self._series("reward").cast(pl.Float64).to_numpy()
-        if float(rewards.min()) >= -TOO_LARGE and float(rewards.max()) <= TOO_LARGE:  # not where NaN
-            return {"reward": rewards}
+        rewards = self._series("reward").cast(pl.Float64).to_numpy()  # a null becomes NaN
         scored = ~np.isnan(rewards)
-        return {"reward": self._finite("reward", np.where(scored, rewards, 0.0)), "scored": scored}
+        if scored.all():
+            return {"reward": self._within("reward", rewards)}
+        return {"reward": self._within("reward", np.where(scored, rewards, 0.0)), "scored": scored}
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():

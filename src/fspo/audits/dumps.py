@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,6 @@ FILES = (
 )  # fmt: skip
 """Where a folder has the dumps of a trainer."""
 
-PICKLES = (".pkl", ".pickle")
-
 
 @dataclass(frozen=True)
 class Dump:
@@ -34,26 +31,24 @@ class Dump:
 
     trainer: str
     columns: frozenset[str]
-    table: Callable[[pl.LazyFrame, Path], pl.LazyFrame] = lambda frame, path: frame
+    table: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda frame: frame
 
 
-def _prime_rl(frame: pl.LazyFrame, path: Path) -> pl.LazyFrame:
+def _prime_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.select(
-        "step", "loss_mask", "advantages", task="env_name", logprobs="trainer_logprobs",
+        "loss_mask", "advantages", task="env_name", logprobs="trainer_logprobs",
         sampler_logprobs="inference_logprobs", clipped="is_masked",
     )  # fmt: skip
 
 
-def _nemo_rl(frame: pl.LazyFrame, path: Path) -> pl.LazyFrame:
+def _nemo_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Rows without a trained token are left out: their sample mask is 0."""
     wrapped = {
         "mask": "token_loss_mask", "advantages": "advantages", "reward": "rewards", "old_logprobs": "prev_logprobs",
         "sampler_logprobs": "generation_logprobs", "sample_mask": "sample_loss_mask",
     }  # fmt: skip
-    step = re.search(r"step(\d+)", path.name)
     table = frame.select(**{name: pl.col(column).list.first() for name, column in wrapped.items()})
-    table = table.filter((pl.col("sample_mask") > 0) & (pl.col("mask").list.max() > 0)).drop("sample_mask")
-    return table if step is None else table.with_columns(step=pl.lit(int(step.group(1))))
+    return table.filter((pl.col("sample_mask") > 0) & (pl.col("mask").list.max() > 0)).drop("sample_mask")
 
 
 DUMPS = (
@@ -78,7 +73,7 @@ def slime(path: Path) -> pl.DataFrame:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
         samples = payload["samples"]
-        step, rewards = int(payload["rollout_id"]), payload.get("raw_reward")
+        rewards = payload.get("raw_reward")
         names = {
             "loss_masks": "mask", "log_probs": "old_logprobs", "rollout_log_probs": "sampler_logprobs",
             "advantages": "advantages", "truncated": "truncated",
@@ -91,7 +86,7 @@ def slime(path: Path) -> pl.DataFrame:
         position = [sample.get("rollout_position", k) for k, sample in enumerate(samples)]
         if rewards is not None and all(isinstance(rewards[k], int | float) for k in position):
             table["reward"] = [float(rewards[k]) for k in position]
-        return pl.DataFrame(table | {"step": [step] * len(samples)})
+        return pl.DataFrame(table)
     except Exception as error:
         why = " ".join(str(error).split())[:120]
         raise ValueError(
@@ -101,13 +96,3 @@ def slime(path: Path) -> pl.DataFrame:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def refuse_pickle(path: Path) -> None:
-    """A pickle, such as SkyRL's trainer.dump_data_batch writes, runs code when it is loaded."""
-    if path.suffix.lower() in PICKLES:
-        raise ValueError(
-            f"{path} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Where SkyRL "
-            "dumps it, write action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists "
-            "to Parquet"
-        )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from fspo import ratios
@@ -17,7 +16,7 @@ EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / 
 FINE = 4096
 FIELDS = ("count", "with_gradient", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
 
-SAMPLED = ("length", "log_ratio", "accepted", "advantage", "step", "by", "part")
+SAMPLED = ("length", "log_ratio", "accepted", "advantage", "by", "part")
 ROWS, TOKENS = 1 << 17, 1 << 22  # of the sample
 
 
@@ -157,9 +156,6 @@ class Pass:
 
     rows: int
     empty: int  # answers without a character
-    unscored: int  # answers without a reward, where others have one
-    averaged: int  # answers whose advantages differ between tokens
-    no_advantage: int  # rows without an advantage, where others have one
 
     def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> None:
         self.notes: list[str] = [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
@@ -167,22 +163,9 @@ class Pass:
         self.roles = self.by_file[0]
         self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
         self._gather(sources)
-        if "advantage" in self.roles and self.no_advantage == self.rows:  # a column without a single value
-            for roles in self.by_file:
-                del roles.columns["advantage"]
-            self._gather(sources)
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
             raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
-        if self.unscored + self.empty == self.rows:  # there are no rewards
-            self.unscored = 0
-        if self.averaged:
-            self.notes.append(
-                f"{self.averaged:,} answers have advantages that differ between tokens: their mean over the trained "
-                "tokens is used."
-            )
-        if self.no_advantage:
-            self.notes.append(f"{self.no_advantage:,} rows have no advantage: they are left out of clip rates.")
 
     @property
     def off_policy(self) -> Cells:
@@ -199,31 +182,26 @@ class Pass:
         """The roles of each file's columns. Columns missing from some files must be optional: they are left out."""
         by_file = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
         if not by_file[0].has_length:
-            raise ValueError(_no_length(sources[0], by_file[0]))
-        known: dict[str, str] = {}  # each role that a file has, with its column there
-        for roles in by_file:
-            known = roles.columns | known
-        left_out: set[str] = set()
+            raise ValueError(
+                f"{sources[0].names[0]} has no length of the answers: give --length COLUMN; its columns: "
+                f"{', '.join(sources[0].schema)}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
+            )
+        every = {role for roles in by_file for role in roles.columns}
+        shared = {role for role in every if all(role in roles for roles in by_file)}
         for source, roles in zip(sources, by_file, strict=True):
-            where = source.names[0]
-            for role, name in known.items():
-                if role not in roles and (role not in OPTIONAL or role == "mask"):
-                    raise ValueError(f"{where} has no column {name!r}, which other files have")
-                if role not in roles and role not in left_out:
-                    left_out.add(role)
-                    self.notes.append(f"{where} has no column {name!r}: it is left out of the audit.")
-            if (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
-                raise ValueError(f"{where} has log-ratios in another form than {sources[0].names[0]}: audit them apart")
-            if roles.by is not None and (source.schema[roles.by].is_nested() or source.schema[roles.by] == pl.Object):
-                raise ValueError(f"{where}, column {roles.by!r} holds lists or objects: --by needs words or numbers")
-        self.notes += [f"{sources[0].names[0]}, {why}: it is left out." for why in by_file[0].unfit.values()]
-        return [replace(r, columns={k: v for k, v in r.columns.items() if k not in left_out}) for r in by_file]
+            lacking = every - roles.columns.keys() - set(OPTIONAL)
+            if lacking or (roles.tokens, roles.mismatch) != (by_file[0].tokens, by_file[0].mismatch):
+                what = f"no {lacking.pop()}" if lacking else "log-ratios in another form"
+                raise ValueError(f"{source.names[0]} has {what}, unlike other files: audit them apart")
+        if shared < every:
+            self.notes.append(f"Left out, since some files lack it: {', '.join(sorted(every - shared))}.")
+        return [replace(r, columns={role: r.columns[role] for role in shared}) for r in by_file]
 
     def _gather(self, sources: Sequence[Source]) -> None:
         self.all, self.on_policy = Cells(), Cells()
         counts = [n for s in sources for n in (s.counts or [-1])]
         self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
-        self.rows = self.empty = self.unscored = self.averaged = self.no_advantage = 0
+        self.rows = self.empty = 0
         self._seen: dict[str, bool] = {}
         for source, roles in zip(sources, self.by_file, strict=True):
             self._read(source, roles)
@@ -238,19 +216,15 @@ class Pass:
 
     def _add(self, reader: BatchReader) -> None:
         columns, tokens = reader.columns()
-        self.averaged += reader.averaged
-        self.no_advantage += reader.no_advantage
         if "text" in self.roles:
             written = columns["length"] > 0
             self.empty += int((~written).sum())
             columns = {name: values[written] for name, values in columns.items()}
             if not written.any():
                 return
-        for role in ("log_ratio", "accepted", "advantage", "truncated", "step"):
+        for role in ("log_ratio", "accepted", "advantage", "truncated"):
             if self._seen.setdefault(role, role in columns) != (role in columns):
                 reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
-        if "scored" in columns or "reward" not in columns:
-            self.unscored += int((~columns["scored"]).sum()) if "scored" in columns else len(columns["length"])
         self.all.add(columns)
         moved = None
         if "log_ratio" in columns and not self.roles.mismatch and (still := on_policy(columns)).any():
@@ -258,11 +232,3 @@ class Pass:
             moved = np.flatnonzero(~still)
         kept = {name: columns[name] for name in SAMPLED if name in columns}
         self.sample.add(kept, tokens, moved)
-
-
-def _no_length(source: Source, roles: Roles) -> str:
-    why = "".join(f". The {sentence}" for sentence in roles.unfit.values())
-    return (
-        f"{source.names[0]} has no length of the answers: give --length COLUMN; its columns: "
-        f"{', '.join(source.schema)}{why}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
-    )

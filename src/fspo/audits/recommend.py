@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fspo import fairness
 from fspo.audits.columns import Array
 from fspo.audits.methods import Report, Rule
 from fspo.engines.translate import settings_blocks
-from fspo.fairness import FAIR, FEW, BandExponent, FairnessReport, Interval
+from fspo.fairness import FairnessReport, partition_bands
+from fspo.fairness.bins import Interval
+from fspo.fairness.measure import FAIR, FEW
+from fspo.fairness.robust_band import band_exponent, fresh_rate_interval, middle_law, outer_value
 from fspo.objectives import Responses
-from fspo.text import percent
 
 NEAR_HALF = 0.02  # an exponent closer to 1/2 than this is left at 1/2
 MANY_OUTLIERS = 0.25  # outliers that are more than this share of the wanted rate would set the band alone: left out
@@ -35,7 +36,7 @@ class Recommendation:
     exponent_interval: Interval  # of the H at which what is clipped has no trend over length
     snippets: dict[str, str]
     rates: list[Rule] = field(default_factory=list)  # of this band, then of those it is compared with
-    advice: list[str] = field(default_factory=list)  # what is unfair about it, why, and what would be fair
+    advice: str = ""  # what is unfair about it, and what would be fair
 
     @property
     def report(self) -> FairnessReport:
@@ -62,10 +63,12 @@ class Advisor:
         """
         r, inliers = self.responses, ~self.outliers
         S, L = r.log_ratio[inliers], r.lengths[inliers]
-        fitted = fairness.band_exponent(S, L, r.sign[inliers], clip_rate, self.confidence)
+        fitted = band_exponent(S, L, r.sign[inliers], clip_rate, self.confidence)
         if self.heavy:  # rows far out, such as jumps, may give the tails another trend than the rest of the rows has
-            fitted = fitted.reaching(fairness.middle_law(S, L, r.mu, self.confidence)[1].interval)
-        H = max(0.0, min(1.0, round(fitted.value, 3))) if fitted.clear_of_half(NEAR_HALF) else 0.5
+            fitted = fitted.reaching(middle_law(S, L, r.mu, self.confidence)[1].interval)
+        low, high = fitted.interval
+        clear = low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF
+        H = max(0.0, min(1.0, round(fitted.value, 3))) if clear else 0.5
         widths = self._widths(clip_rate, H)
         if widths is None:
             return None
@@ -77,8 +80,8 @@ class Advisor:
         if H != 0.5 and half is not None:
             z = self._z(0.5)
             rates.append(Rule("sqrt(L)", self.report(self._inside(z >= -half[0], z <= half[1]))))
-        advice = self._advice(rates, fitted, outside)
-        fresh = fairness.fresh_rate_interval(clip_rate, count, self.confidence)
+        advice = self._advice(rates, outside)
+        fresh = fresh_rate_interval(clip_rate, count, self.confidence)
         return Recommendation(
             clip_rate, fresh, count, outside, r.mu, c_low, c_high, H,
             fitted.interval, snippets(r.mu, c_low, c_high, H), rates, advice,
@@ -99,7 +102,7 @@ class Advisor:
         for side in (-1, 1):
             tail = side * (z[seen[side]] if side in seen else z)
             share = clip_rate / (2 if len(seen) != 1 else 1)
-            width = fairness.outer_value(tail, share * ((count if side in seen or not seen else len(z)) + 1))
+            width = outer_value(tail, share * ((count if side in seen or not seen else len(z)) + 1))
             if width is None or width <= 0:
                 return None
             widths.append(float(f"{width:.4g}"))
@@ -114,54 +117,37 @@ class Advisor:
 
     # --- what is unfair, and what would be fair ---------------------------------------------------------------------
 
-    def _advice(self, rates: list[Rule], fitted: BandExponent, outside: float) -> list[str]:
-        """Sentences where the LRE of the recommended band, rates[0], is above FAIR. A fairer rule is added to rates."""
+    def _advice(self, rates: list[Rule], outside: float) -> str:
+        """A sentence where the recommended band, rates[0], is unfair. A fairer rule is added to rates."""
         report = rates[0].report
         low, high = report.lre_interval
-        if report.lre <= FAIR or len(report.bins) < 2 or any(b.count < FEW for b in report.bins):
-            return []
-        worst = max(report.bins, key=lambda b: abs(b.reweighting - 1))
-        problem = (
-            f"The LRE of the recommended band is {report.lre:.3f} ({low:.3f} to {high:.3f}), more than {FAIR:g}: "
-            f"length {worst.label} is clipped {percent(worst.clip_rate)} against {percent(report.clip_rate)} overall"
+        if low <= FAIR or any(b.count < FEW for b in report.bins):
+            return ""
+        problem = f"The LRE of this band is {report.lre:.3f} ({low:.3f} to {high:.3f}), more than {FAIR:g}"
+        parts = self._per_part(outside)
+        if self.parts is None or parts is None or parts.lre > min(0.9 * report.lre, max(FAIR, 0.7 * report.lre)):
+            return f"{problem}: no power of L is fair. A column with the kind of prompt (--by) may show a mixture."
+        name = self.parts[0]
+        rates.append(Rule(f"per {name}", parts))
+        return (
+            f"{problem}: the rows are a mixture over {name!r}. One band per {name}, from fspo.fairness.partition_bands"
+            f"(S, L, {name}, clip_rate={outside:.3g}), has an LRE of {parts.lre:.3f}."
         )
-        if fairness.homogeneous(report):
-            return [f"{problem}. Chance alone explains this: more rows would tell."]
-        reason = self._partition(rates, outside)
-        if reason is None:
-            named = f"the column {self.parts[0]!r} does not explain it" if self.parts else "no column explains it"
-            reason = (
-                f"no power of L makes it fair (the fitted one is {fitted.value:.2f}), and {named}: the rates by length "
-                "are what remains. A column with the kind of prompt (--by COLUMN) may show a mixture"
-            )
-        return [f"{problem}.", f"Why: {reason}."]
 
-    def _partition(self, rates: list[Rule], outside: float) -> str | None:
-        """A mixture: bands of each value of the column that are fairer over length."""
+    def _per_part(self, outside: float) -> FairnessReport | None:
+        """The report of one band per value of the column of categories."""
         if self.parts is None or not 0 < outside < 1:
             return None
-        name, values = self.parts
-        labels = values.astype(str)
+        labels = self.parts[1].astype(str)
         if not PARTS[0] <= len(np.unique(labels)) <= PARTS[1]:
             return None
         S, L, inliers = self.responses.log_ratio, self.responses.lengths, ~self.outliers
         try:
-            bands = fairness.partition_bands(S[inliers], L[inliers], labels[inliers], outside)
+            bands = partition_bands(S[inliers], L[inliers], labels[inliers], outside)
         except ValueError:
             return None
         low, high = bands.bounds(L, labels)
-        report = self.report(self._inside(low <= S, high >= S))
-        before = rates[0].report.lre
-        if report.lre > max(FAIR, 0.7 * before) or report.lre > 0.9 * before:
-            return None
-        rates.append(Rule(f"per {name}", report))
-        sigma = {key: band.sigma for key, band in bands.bands.items()}
-        least, most = min(sigma, key=lambda k: sigma[k]), max(sigma, key=lambda k: sigma[k])
-        return (
-            f"the rows are a mixture over {name!r}, whose spreads differ (sigma {sigma[least]:.3g} for {least}, "
-            f"{sigma[most]:.3g} for {most}). One band per {name}, from "
-            f"fspo.fairness.partition_bands(S, L, {name}, clip_rate={outside:.3g}), has an LRE of {report.lre:.3f}"
-        )
+        return self.report(self._inside(low <= S, high >= S))
 
 
 def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[str, str]:

@@ -28,6 +28,7 @@ from fspo.runs import rows as row_files
 Schema = dict[str, pl.DataType]
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", *SEPARATORS, ".json", ".pt")
+PICKLES = (".pkl", ".pickle")
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 BEGINNINGS = {
     b"PAR1": "is a Parquet file: name it .parquet",
@@ -126,11 +127,8 @@ def named(data: Any) -> str:
 
 
 def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
-    count = [frame.height] if isinstance(frame, pl.DataFrame) else None
-    if count == [0]:
-        raise ValueError(f"{FRAME} has no rows: there is nothing to audit")
     try:
-        return Source([FRAME], dict(frame.collect_schema()), count, frame)
+        return Source([FRAME], dict(frame.collect_schema()), _count(frame), frame)
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{FRAME} cannot be read: {str(error).splitlines()[0]}") from None
 
@@ -141,16 +139,13 @@ def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
 def _files(paths: Iterable[str | Path]) -> list[Source]:
     names = {os.path.realpath(name): name for path in paths for name in _expand(str(path))}
     opened = [_opened(name) for name in names.values()]
-    if not any(source.counts is None or sum(source.counts) for source in opened):
-        lack = f"{opened[0].names[0]} has no rows" if len(opened) == 1 else f"none of the {len(opened)} files has a row"
-        raise ValueError(f"{lack}: there is nothing to audit")
     sources = []
     # Parquet files of the same schema are scanned together: thousands of scans are slow to join.
-    for (text, _, _), group in groupby(opened, lambda s: (s.frame is not None, s.stored, s.frame is None or s.names)):
-        members = [source for source in group if source.counts != [0]]
+    for (text, _), group in groupby(opened, lambda s: (s.frame is not None, s.stored)):
+        members = list(group)
         if text:
             sources += members
-        elif members:
+        else:
             counts = [n for m in members for n in m.counts or []]
             sources.append(replace(members[0], names=[m.names[0] for m in members], counts=counts))
     return sources
@@ -182,7 +177,7 @@ def _tables(folder: Path) -> list[Path]:
     for pattern in dumps.FILES:
         if dumped := sorted(folder.glob(pattern)):
             return dumped
-    for suffix in (*SUFFIXES, *dumps.PICKLES):
+    for suffix in (*SUFFIXES, *PICKLES):
         if tables := sorted(p for p in folder.iterdir() if _ending(p) == suffix and p.is_file()):
             return tables
     return []
@@ -198,7 +193,11 @@ def _opened(name: str) -> Source:
     """A file, with the number of its rows if it states it."""
     path = Path(name)
     kind = _ending(path)
-    dumps.refuse_pickle(path)
+    if kind in PICKLES:
+        raise ValueError(
+            f"{name} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Write "
+            "action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists to Parquet"
+        )
     if kind not in SUFFIXES:
         raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
     if not path.stat().st_size:
@@ -213,7 +212,7 @@ def _opened(name: str) -> Source:
             return Source([name], dict(samples.schema), [samples.height], samples, "slime")
         frame = _text(path, kind)
         if dump := dumps.recognised(frame.collect_schema()):
-            frame = dump.table(frame.lazy(), path)
+            frame = dump.table(frame.lazy())
         return Source([name], dict(frame.collect_schema()), _count(frame), frame, dump.trainer if dump else "")
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         _unreadable(name, error)
@@ -226,41 +225,23 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
     if problem := next((text for magic, text in BEGINNINGS.items() if start.startswith(magic)), None):
         raise ValueError(f"{path} {problem}")
     if kind in SEPARATORS:
-        separator = SEPARATORS[kind]
-        if problem := _header_problem(start, separator):
-            raise ValueError(f"{path} {problem}")
+        separator, header = SEPARATORS[kind], start.partition(b"\n")[0].decode("utf-8", "replace")
+        other = next((mark for mark in ";\t|," if mark in header), "")
+        if separator not in header and other:
+            raise ValueError(
+                f"{path} is separated by {other!r} where {separator!r} is needed: write it anew, with decimal points"
+            )
+        if "\r" in header and b"\n" not in start:
+            raise ValueError(f"{path} has the line ends of old Macs: convert it with tr '\\r' '\\n'")
         return pl.scan_csv(path, separator=separator, glob=False, infer_schema_length=None)
-    if start.startswith(b"\xef\xbb\xbf"):
-        raise ValueError(f"{path} starts with a byte order mark, which is not JSON: cut its first 3 bytes")
     if start.lstrip()[:1] == b"[":
         with _decompressed(path) as file:
             return pl.read_json(file.read(), infer_schema_length=None)
     return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
 
 
-def _header_problem(start: bytes, separator: str) -> str | None:
-    """Why the first line is not the header of a table that polars reads."""
-    if b"\r" in start and b"\n" not in start:
-        return "has the line ends of old Macs: convert it with tr '\\r' '\\n'"
-    header = start.partition(b"\n")[0].decode("utf-8-sig", "replace").rstrip("\r")
-    names = [name.strip('"') for name in header.split(separator)]
-    if header.startswith("{"):
-        return "holds JSON where its name says CSV: name it .jsonl"
-    other = next((mark for mark in ";\t|," if mark in header), "")
-    if separator not in header and other:
-        return f"is separated by {other!r} where {separator!r} is needed: write it anew, with decimal points"
-    if any(name != name.strip() for name in names):
-        return f"has spaces after its separators: convert it with sed 's/{separator} */{separator}/g'"
-    if twice := [name for k, name in enumerate(names) if name and name in names[:k]]:
-        return f"has two columns named {twice[0]!r}: rename one of them"
-    return None
-
-
 def _count(frame: pl.LazyFrame | pl.DataFrame) -> list[int] | None:
-    """Of a frame; of text that is streamed, only whether there is a row at all."""
-    if isinstance(frame, pl.DataFrame):
-        return [frame.height]
-    return None if frame.head(1).select(pl.len()).collect().item() else [0]
+    return [frame.height] if isinstance(frame, pl.DataFrame) else None
 
 
 def _decompressed(path: Path) -> Any:
@@ -269,22 +250,17 @@ def _decompressed(path: Path) -> Any:
 
 def _unreadable(name: str, error: Exception) -> NoReturn:
     """One sentence, with the row if it is a line of JSON that cannot be parsed."""
-    why = " ".join(str(error).split())
-    if "utf-8" in why.lower():
-        raise ValueError(f"{name} is not UTF-8 text: convert it, as with iconv -f LATIN1 -t UTF-8") from None
-    if "more fields than defined" in why:
-        raise ValueError(
-            f"{name} has a row with more fields than its header: quote texts that hold separators"
-        ) from None
-    bad = _bad_line(Path(name)) if _ending(Path(name)) in (".jsonl", ".ndjson", ".json") else None
-    raise ValueError(f"{name}{bad or f' cannot be read: {why[:200]}'}") from None
+    kind = _ending(Path(name))
+    bad = _bad_line(Path(name)) if kind in (".jsonl", ".ndjson", ".json") else None
+    why = " ".join(str(error).split())[:200]
+    raise ValueError(f"{name}{bad or f' cannot be read as {kind[1:]} (text in UTF-8): {why}'}") from None
 
 
 def _bad_line(path: Path) -> str | None:
     """`, row n ...` of the first line that is no JSON object."""
 
     def refuse(word: str) -> NoReturn:
-        raise ArithmeticError(word)
+        raise ValueError(f"{word} is not JSON, write null")
 
     try:
         with _decompressed(path) as file:
@@ -293,10 +269,8 @@ def _bad_line(path: Path) -> str | None:
                 try:
                     if not isinstance(json.loads(line, parse_constant=refuse), dict):
                         return f", row {row} is not a JSON object"
-                except ArithmeticError as word:
-                    return f", row {row} holds {word}, which is not JSON: write null"
-                except (ValueError, RecursionError):
-                    return f", row {row} is not JSON"
+                except (ValueError, RecursionError) as error:
+                    return f", row {row} cannot be read: {error}"
     except OSError:  # the compression is damaged
         pass
     return None

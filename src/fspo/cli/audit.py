@@ -49,12 +49,11 @@ def audit(
     advantage: Column = None,
     reward: Column = None,
     truncated: Column = None,
-    step: Column = None,
 ) -> None:
     """How unfair is a run's clipping, over length or over any column?
 
     Clip rate by bin with intervals under the run's own rule, a recommended band and a fixed range, the LRE, mu, sigma
-    and H, truncation, gradient shares, and the same over training.
+    and H, truncation and reward by length.
 
     [dim]fspo audit runs/mine[/]
     [dim]fspo audit 'dumps/*.parquet' --html audit.html --json audit.json[/]
@@ -67,7 +66,7 @@ def audit(
     given = {
         "length": length, "log_ratio": log_ratio, "logprobs": logprobs, "old_logprobs": old_logprobs,
         "sampler_logprobs": sampler_logprobs, "mask": mask, "accepted": accepted, "clipped": clipped,
-        "advantage": advantage, "reward": reward, "truncated": truncated, "step": step,
+        "advantage": advantage, "reward": reward, "truncated": truncated,
     }  # fmt: skip
     result = run(
         files, columns={role: name for role, name in given.items() if name is not None}, by=by, rule=rule,

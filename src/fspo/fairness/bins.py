@@ -1,7 +1,8 @@
-"""Bins: how responses are divided by length or by another attribute before anything is counted.
+"""Checked input columns, and bins: how responses are divided by length or by another attribute.
 
-Quantile bins hold equal shares of the responses. The same bins serve rows (`cut` of the lengths of responses) and sums
-(`cut` of distinct lengths, with the number of responses of each given to `quantile_edges`).
+Columns may be lists, arrays or tensors on any device. Quantile bins hold equal shares of the responses. The same bins
+serve rows (`cut` of the lengths of responses) and sums (`cut` of distinct lengths, with the number of responses of each
+given to `quantile_edges`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fspo.fairness.columns import column
-
 Array = NDArray[Any]
+Column = NDArray[np.float64]
 Interval = tuple[float, float]
 
 FEW_VALUES = 20
 """A numeric attribute with at most this many distinct values is a category, not a scale."""
+
+
+def column(values: Any, name: str, n: int | None = None) -> Column:
+    """A finite (N,) float64 array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or not len(numbers):
+        raise ValueError(f"{name} must be a non-empty column of numbers, not of shape {numbers.shape}")
+    if n is not None and len(numbers) != n:
+        raise ValueError(f"{name} has {len(numbers)} rows where {n} are needed")
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        raise ValueError(f"{name} holds NaN or inf in row {int(finite.argmin())}")
+    return numbers
+
+
+def positive(values: Any, name: str, n: int | None = None) -> Column:
+    """A column of positive numbers."""
+    numbers = column(values, name, n)
+    if numbers.min() <= 0:
+        raise ValueError(f"{name} must be positive, and row {int(numbers.argmin())} is {numbers.min():g}")
+    return numbers
+
+
+def log_ratio_and_length(log_ratio: Any, lengths: Any) -> tuple[Column, Column]:
+    """S and L of the same responses."""
+    S = column(log_ratio, "log_ratio")
+    return S, positive(lengths, "lengths", len(S))
 
 
 @dataclass(frozen=True)
@@ -30,15 +59,9 @@ class Bins:
     index: NDArray[np.intp]  # (N,) from 0 to the number of bins - 1
     labels: list[str]
     ranges: list[Interval]  # smallest and largest value of each bin; NaN for a category
-    numbers: NDArray[np.intp]  # of each bin among all that the edges make, empty ones counted
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def select(self, rows: Array) -> Bins:
-        """The bins of some of the rows; labels and ranges stay those of all rows."""
-        used, index = np.unique(self.index[rows], return_inverse=True)
-        return Bins(index, [self.labels[k] for k in used], [self.ranges[k] for k in used], self.numbers[used])
 
     def sum(self, values: Array | None = None) -> Array:
         """The sum of the values of each bin; the number of rows if no values are given."""
@@ -56,8 +79,8 @@ def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None)
     if count is None:
         distinct, count = np.unique(distinct, return_counts=True)
     ends = np.cumsum(count)
-    places = np.maximum(np.ceil(ends[-1] * (np.arange(1, bins) / bins) - 1), 0)
-    return np.unique(distinct[np.searchsorted(ends, places, side="right")])
+    ranks = np.maximum(np.ceil(ends[-1] * (np.arange(1, bins) / bins) - 1), 0)
+    return np.unique(distinct[np.searchsorted(ends, ranks, side="right")])
 
 
 def cut(values: Array, bins: int | ArrayLike) -> Bins:
@@ -70,7 +93,7 @@ def cut(values: Array, bins: int | ArrayLike) -> Bins:
     numbers = np.flatnonzero(np.bincount(number))
     index = np.searchsorted(numbers, number)
     ranges = [(float(part.min()), float(part.max())) for part in (values[number == k] for k in numbers)]
-    return Bins(index, [_label(a) if a == b else f"{_label(a)}–{_label(b)}" for a, b in ranges], ranges, numbers)
+    return Bins(index, [_label(a) if a == b else f"{_label(a)}–{_label(b)}" for a, b in ranges], ranges)
 
 
 def partition(values: Any, bins: int | Sequence[float], n: int | None = None) -> Bins:
@@ -84,7 +107,7 @@ def partition(values: Any, bins: int | Sequence[float], n: int | None = None) ->
     names, index = np.unique(values, return_inverse=True)
     if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, int)):
         return cut(column(values, "by"), bins)
-    return Bins(index, [str(name) for name in names], [(math.nan, math.nan)] * len(names), np.arange(len(names)))
+    return Bins(index, [str(name) for name in names], [(math.nan, math.nan)] * len(names))
 
 
 def _label(value: float) -> str:

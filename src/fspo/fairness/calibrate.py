@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fspo import ratios
-from fspo.fairness.columns import Column, column, log_ratio_and_length
+from fspo.fairness.bins import Column, column, log_ratio_and_length
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.columns import column
+from fspo.fairness.bins import column
 
 if TYPE_CHECKING:  # torch is loaded by the functions that need it: the rest of the package works without
     from torch import Tensor

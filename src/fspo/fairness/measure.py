@@ -15,8 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.bins import Array, Bins, Interval, cut, partition
-from fspo.fairness.columns import column, positive
+from fspo.fairness.bins import Array, Bins, Interval, column, cut, partition, positive
 
 FEW = 30  # a bin with fewer responses gets no rate
 FAIR = 0.05  # an LRE of at most this is called fair
@@ -116,18 +115,6 @@ def measure(
     cells = cut(positive(lengths, "lengths", len(a)), bins) if by is None else partition(by, bins, len(a))
     name = attribute or ("length" if by is None else "attribute")
     return report_of_bins(cells, 1 - a, weights=w, confidence=confidence, attribute=name, seed=seed, draws=4000)
-
-
-def homogeneous(report: FairnessReport) -> bool:
-    """Whether chance alone explains the differences between the bins' clip rates: Pearson's chi-squared test."""
-    from scipy.special import chdtrc
-
-    counts, rates = np.array([b.count for b in report.bins]), np.array([b.clip_rate for b in report.bins])
-    p = float(counts @ rates / counts.sum())
-    if not 0 < p < 1 or len(counts) < 2:
-        return True
-    statistic = float(counts @ (rates - p) ** 2) / (p * (1 - p))
-    return float(chdtrc(len(counts) - 1, statistic)) >= 1 - report.confidence
 
 
 def report_of_bins(

@@ -1,26 +1,24 @@
-"""A band that a few wild rows cannot move: its centre, its exponent with an interval, and the clip rate it will give.
+"""A band that a few outliers cannot move: its centre, its exponent with an interval, and the clip rate it will give.
 
 S, L as everywhere; z = (S - mu L) / L^H. The band clips z > c_high (where A > 0) and z < -c_low (where A < 0).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.fairness.bins import Interval, quantile_edges
+from fspo.fairness.bins import Array, Interval, quantile_edges
 from fspo.fairness.scaling import ScalingLaw, scaling_law
 
-Array = NDArray[Any]
-
-FAR = 7.0  # a row is wild beyond so many times the 80 % quantile of its side: about 6 standard deviations of a Gaussian
-MOST_WILD = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
+FAR = 7.0  # an outlier is beyond so many times the 80 % quantile of its side: about 6 deviations of a Gaussian
+MOST_OUTLIERS = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
 TAIL = (0.05, 0.25)  # tails that say enough about the spread: fewer rows are noise, more are near the centre
 EXPONENTS = (-0.5, 1.5)  # searched
 HEAVY = 1.0  # excess kurtosis above which tails are called heavy
@@ -36,20 +34,16 @@ class BandExponent:
     value: float
     interval: Interval
 
-    def clear_of_half(self, margin: float) -> bool:
-        """Whether the whole interval is farther from 1/2 than the margin."""
-        return self.interval[0] > 0.5 + margin or self.interval[1] < 0.5 - margin
-
     def reaching(self, other: Interval) -> BandExponent:
         """This exponent with an interval that holds another one too."""
         return replace(self, interval=(min(self.interval[0], other[0]), max(self.interval[1], other[1])))
 
 
-def wild_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
-    """Rows whose S lies far outside of what rows of like length have; none if these are more than MOST_WILD of all.
+def outlier_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
+    """Rows whose S lies far outside of what rows of like length have; none if these are more than MOST_OUTLIERS of all.
 
     The rows are compared within bins of length by the median and the 20 % and 80 % quantiles of (S - mu L) / sqrt(L),
-    which a fifth of wild rows in a bin cannot move far.
+    which a fifth of outliers in a bin cannot move far.
     """
     S, L = np.asarray(log_ratio, np.float64), np.asarray(lengths, np.float64)
     some = slice(None, None, -(-len(S) // MOST_ROWS))  # quantiles need no more rows
@@ -64,14 +58,8 @@ def wild_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
         far = FAR * (1 + 5 / np.sqrt(len(values)))  # quantiles of few rows are uncertain
         if low < middle < high:  # ties in most rows leave nothing to compare with
             bounds[:, k] = far * (middle - low) - middle, far * (high - middle) + middle
-    wild = (-z > bounds[0, index]) | (z > bounds[1, index])
-    return wild if wild.sum() <= max(2, MOST_WILD * len(wild)) else np.zeros(len(S), bool)
-
-
-def robust_drift(log_ratio: Array, lengths: Array) -> float:
-    """mu, the mean token log-ratio, of the rows that are not wild: the mean itself where none is."""
-    tame = ~wild_rows(log_ratio, lengths)
-    return ratios.drift(log_ratio[tame], lengths[tame])
+    outliers = (-z > bounds[0, index]) | (z > bounds[1, index])
+    return outliers if outliers.sum() <= max(2, MOST_OUTLIERS * len(S)) else np.zeros(len(S), bool)
 
 
 def band_exponent(
@@ -79,7 +67,7 @@ def band_exponent(
 ) -> BandExponent:
     """H from what a band at this rate clips, with an interval that holds for any distribution of z.
 
-    The rows are without wild ones. At the right H being clipped does not depend on the length, so that the covariance
+    The rows are without outliers. At the right H being clipped does not depend on the length, so that the covariance
     of the two over rows is 0 up to the chance of a random permutation and the error of mu. H is where it is 0, and the
     interval all H at which it could be by chance. One row counts as clipped or not, however far out it lies. Where A is
     known (sign is not all 0) only the side on which clipping acts counts.
@@ -143,21 +131,23 @@ def middle_law(log_ratio: Array, lengths: Array, mu: float, confidence: float = 
     return (float(np.exp(middle - low)), float(np.exp(middle + high))), fitted
 
 
-def robust_law(law: ScalingLaw, log_ratio: Array, lengths: Array, wild: Array, confidence: float = 0.95) -> ScalingLaw:
-    """The law of the rows that are not wild; where tails are heavy, with intervals that hold several answers.
+def robust_law(
+    law: ScalingLaw, log_ratio: Array, lengths: Array, outliers: Array, confidence: float = 0.95
+) -> ScalingLaw:
+    """The law of the inliers; where tails are heavy, with intervals that hold several answers.
 
     `law` is that of all rows. Rows far out may be errors, jumps or a heavy tail, and the data do not say which: the
     intervals then reach from the law of all rows to that of the middle half.
     """
-    if not wild.any() and not heavy_tails(log_ratio, lengths, law):
+    if not outliers.any() and not heavy_tails(log_ratio, lengths, law):
         return law
-    S, L = log_ratio[~wild], lengths[~wild]
-    found = scaling_law(S, L, confidence=confidence) if wild.any() else law
-    scale, middle = middle_law(S, L, found.mu, confidence)
+    S, L = log_ratio[~outliers], lengths[~outliers]
+    inlier_law = scaling_law(S, L, confidence=confidence) if outliers.any() else law
+    scale, middle = middle_law(S, L, inlier_law.mu, confidence)
     clipped = band_exponent(S, L, np.zeros(len(S)), USUAL_RATE, confidence)
-    for other in (middle.interval, clipped.interval, law.interval):
-        found = found.reaching(law.mu_interval, law.scale_interval, other)
-    return found.reaching(law.mu_interval, scale, law.interval)
+    for exponent in (middle.interval, clipped.interval, law.interval):
+        inlier_law = inlier_law.reaching(law.mu_interval, law.scale_interval, exponent)
+    return inlier_law.reaching(law.mu_interval, scale, law.interval)
 
 
 def fresh_rate_interval(clip_rate: float, count: int, confidence: float = 0.95) -> Interval:
@@ -178,17 +168,12 @@ def rows_needed(clip_rate: float, confidence: float = 0.95) -> int:
 
     With fewer rows the upper end of `fresh_rate_interval` is more than `min(clip_rate, 1 - clip_rate)` above the rate.
     """
-    few, enough = 1, 2
-    while not _useful(clip_rate, enough, confidence):
-        few, enough = enough, 2 * enough
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if _useful(clip_rate, middle, confidence) else (middle, enough)
-    return enough
 
+    def useful(count: int) -> bool:
+        return fresh_rate_interval(clip_rate, count, confidence)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
 
-def _useful(clip_rate: float, count: int, confidence: float) -> bool:
-    return fresh_rate_interval(clip_rate, count, confidence)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
+    counts = range(2, 1 << 30)
+    return counts[bisect_left(counts, True, key=useful)]
 
 
 def outer_value(values: Array, rank: float) -> float | None:
@@ -196,13 +181,9 @@ def outer_value(values: Array, rank: float) -> float | None:
 
     Between two ranks it is interpolated; above the first, the largest value is the best there is.
     """
-    if not len(values) or rank > len(values):
+    if rank > len(values):
         return None
-    first = int(np.clip(np.floor(rank), 1, len(values)))
-    second = min(first + 1, len(values))
-    top = np.partition(values, [len(values) - second, len(values) - first])
-    share = max(0.0, rank - first)
-    return float((1 - share) * top[len(values) - first] + share * top[len(values) - second])
+    return float(np.interp(rank, np.arange(1, len(values) + 1), np.sort(values)[::-1]))
 
 
 def _root(decreasing: Callable[[float], float], level: float) -> float:

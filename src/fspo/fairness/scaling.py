@@ -13,8 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.bins import Interval
-from fspo.fairness.columns import Column, log_ratio_and_length
+from fspo.fairness.bins import Column, Interval, log_ratio_and_length
 
 DRAWS = 999  # of a bootstrap of few rows
 WIDER = 1.15  # such a bootstrap of skewed rows falls short by this factor, measured with benchmarks/simulate.py
@@ -67,8 +66,7 @@ def scaling_law_of_sums(
     The equations need no more than these sums. The intervals need fourth moments as well, which come from `sample`:
     S and L of some or all of the responses.
     """
-    found = fit_of_sums(lengths, count, total, square)
-    H, mu, variance, centre = (float(v) for v in found)
+    H, mu, variance, centre = (float(v) for v in fit_of_sums(lengths, count, total, square))
     n = float(count.sum())
     scale = math.sqrt(variance) * math.exp(-H * centre)
     if n <= SMALL and n == len(sample[0]):

@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from fspo import objectives, ratios
-from fspo.fairness import FairnessReport, cut, measure, scaling_law, wilson
+from fspo.fairness import FairnessReport, measure, scaling_law, wilson
+from fspo.fairness.bins import cut
 from fspo.objectives import Objective, Totals
 from fspo.pages import charts
 from fspo.pages.charts import Bars, Series

@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from fspo import objectives, ratios, runs
-from fspo.fairness import FairnessReport, measure, quantile_edges
+from fspo.fairness import FairnessReport, measure
+from fspo.fairness.bins import quantile_edges
 from fspo.objectives import AtRate, Responses
 from fspo.runs import Run, rows
 

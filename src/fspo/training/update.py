@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fspo import ratios
 from fspo.config import TrainConfig, UpdateConfig
-from fspo.fairness import MeasuredCosine, measure_cosine
 from fspo.fairness.bins import cut
+from fspo.fairness.cosine import MeasuredCosine, measure_cosine
 from fspo.model.answers import Answers, OldLogProbs, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy

@@ -1,57 +1,158 @@
-"""An audit for a reader: its tables, as text for a terminal and as one HTML file that opens offline."""
+"""The result of an audit: its figures and verdict, as text for a terminal, as JSON, and as one HTML page."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any
 
-from fspo.audits.findings import Audit
-from fspo.audits.methods import Rule
-from fspo.fairness import FEW, Bin, FairnessReport, Interval
+from fspo.audits.methods import Comparison, MismatchAudit, Rule
+from fspo.audits.recommend import Recommendation
+from fspo.fairness import Bin, FairnessReport, ScalingLaw
+from fspo.fairness.bins import Interval
+from fspo.fairness.measure import FAIR, FEW
+from fspo.files import json_text, plain, replace_file
 from fspo.pages import charts, document
 from fspo.pages.document import Plot, Table, grid
 from fspo.text import percent, short, visible
 
-NONE = "–"
-WIDTH = 100  # of text that goes to no terminal
+
+@dataclass(frozen=True)
+class LengthRow:
+    """A bin of lengths, on-policy rows and rows without a gradient included."""
+
+    label: str
+    count: int
+    truncated: float | None = None
+    reward: float | None = None
 
 
-def text(audit: Audit, width: int = WIDTH) -> str:
-    """Verdict, tables, recommendation and notes; no line is wider than `width` (80 or more)."""
-    parts = [_wrapped(f"{audit.name}: {audit.rows:,} rows", width), _wrapped(audit.headline, width)]
-    parts += [_text_table(table, width) for table in tables(audit)]
-    if audit.recommendation is not None:
-        parts.append("\n".join(_wrapped(sentence, width) for sentence in band_sentences(audit)))
-    for name, lines in _snippets(audit).items():
-        parts.append(f"{name}:\n{textwrap.indent(lines, '  ')}")
-    if audit.notes:
-        parts.append("\n".join(_wrapped(f"- {note}", width, "  ") for note in audit.notes))
-    return visible("\n\n".join(parts))
+@dataclass(frozen=True)
+class Audit:
+    """All figures of an audit. Print it for the tables, or use `to_dict`, `write_json` and `write_html`."""
+
+    name: str  # of the data, as it was given
+    files: list[str]
+    rows: int
+    on_policy: int
+    sampled: int  # rows behind the comparison of methods and the band
+    unit: str  # of length: tokens or characters
+    confidence: float
+    verdict: str
+    own_rule: str
+    own: FairnessReport | None  # by length
+    attribute: FairnessReport | None  # by another column
+    clip_rate: float | None  # at which the methods are compared
+    methods: list[Comparison]
+    law: ScalingLaw | None
+    lengths: list[LengthRow]
+    recommendation: Recommendation | None
+    mismatch: MismatchAudit | None  # of log-probs of sampler and trainer
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = 100) -> str:
+        """Verdict, tables, recommendation and notes; no line is wider than `width` (80 or more)."""
+        parts = [_wrapped(f"{self.name}: {self.rows:,} rows", width), _wrapped(self.headline, width)]
+        parts += [_text_table(table, width) for table in _tables(self)]
+        if self.recommendation is not None:
+            parts.append("\n".join(_wrapped(sentence, width) for sentence in _band_sentences(self)))
+        for name, lines in self._settings.items():
+            parts.append(f"{name}:\n{textwrap.indent(lines, '  ')}")
+        if self.notes:
+            parts.append("\n".join(_wrapped(f"- {note}", width, "  ") for note in self.notes))
+        return visible("\n\n".join(parts))
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        return f"{self.verdict[0].upper()}{self.verdict[1:]}."
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        """Settings to paste."""
+        advice = self.recommendation or self.mismatch
+        return {} if advice is None else advice.snippets
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain values; NaN, and a rate of too few rows, is None."""
+        figures: dict[str, Any] = plain(_fields(self))
+        return figures
+
+    def to_json(self) -> str:
+        return json_text(self.to_dict(), indent=1)
+
+    def write_json(self, path: str | Path) -> None:
+        replace_file(path, self.to_json() + "\n")
+
+    def write_html(self, path: str | Path) -> None:
+        """One page that opens offline."""
+        main = document.render(
+            "audit.html",
+            headline=self.headline,
+            unfair=self.verdict.startswith(("unfair", "too much")),
+            plots=grid(_plots(self)),
+            tables=_tables(self),
+            snippets=self._settings,
+            band_sentences=_band_sentences(self),
+            notes=self.notes,
+        )
+        page = document.document(
+            title=f"{self.name} – fspo audit",
+            heading=self.name,
+            lead=f"Audit of {'clipping' if self.mismatch is None else 'sampler and trainer'}, {self.rows:,} rows",
+            main=main,
+            footer="Written by fspo audit.",
+        )
+        replace_file(path, page)
 
 
-def page(audit: Audit) -> str:
-    """The page as text."""
-    main = document.render(
-        "audit.html",
-        headline=audit.headline,
-        unfair=audit.alarming,
-        plots=grid(_plots(audit)),
-        tables=tables(audit),
-        snippets=_snippets(audit),
-        band_sentences=band_sentences(audit),
-        notes=audit.notes,
-    )
-    return document.document(
-        title=f"{audit.name} – fspo audit",
-        heading=audit.name,
-        lead=f"Audit of {'clipping' if audit.mismatch is None else 'sampler and trainer'}, {audit.rows:,} rows",
-        main=main,
-        footer="Written by fspo audit.",
-    )
+def verdict(report: FairnessReport | None) -> str:
+    """Fair, unfair or cannot tell, and why."""
+    if report is None:
+        return "cannot tell how fair the run's own clipping is: see the notes"
+    if not report.clip_rate:
+        count = sum(b.count for b in report.bins)
+        return f"nothing was clipped: the rule left all {count:,} gradients as they are, so there is nothing to judge"
+    small = min(report.bins, key=lambda b: b.count)
+    if small.count < FEW:
+        rows = "1 row" if small.count == 1 else f"{small.count} rows"
+        fix = "join it with another, or leave it out" if math.isnan(small.low) else "use fewer bins"
+        return f"cannot tell: the bin {small.label} has {rows}, and a rate needs {FEW}: {fix}"
+    if len(report.bins) == 1:
+        return f"cannot tell: all rows are in the bin {small.label} of {report.attribute}, so nothing can be compared"
+    (low, high), worst = report.lre_interval, max(report.bins, key=lambda b: abs(b.reweighting - 1))
+    if low > FAIR:
+        return (
+            f"unfair: {report.attribute} {worst.label} is clipped {percent(worst.clip_rate)} against "
+            f"{percent(report.clip_rate)} overall, an LRE of {report.lre:.3f} ({low:.3f} to {high:.3f})"
+        )
+    if high <= FAIR:
+        return f"fair: every bin's acceptance is within {percent(high)} of the average"
+    return f"cannot tell: the LRE is between {low:.3f} and {high:.3f}, and fair means at most {FAIR:g}"
 
 
-def band_sentences(audit: Audit) -> list[str]:
+def _fields(value: Any) -> Any:
+    """Dataclasses as dictionaries; a bin with the rates that follow from its fields."""
+    if isinstance(value, Bin):
+        row = asdict(value) | {"clip_rate": value.clip_rate, "clip_interval": value.clip_interval}
+        if value.count < FEW:
+            row |= dict.fromkeys(("acceptance", "interval", "reweighting", "clip_rate", "clip_interval"))
+        return row | {"cannot_tell": value.count < FEW}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _fields(getattr(value, name)) for name in value.__dataclass_fields__}
+    return [_fields(item) for item in value] if isinstance(value, list) else value
+
+
+# --- the band ---------------------------------------------------------------------------------------------------------
+
+
+def _band_sentences(audit: Audit) -> list[str]:
     """The recommended band, how certain it is, and what is unfair about it."""
     band = audit.recommendation
     if band is None:
@@ -63,20 +164,14 @@ def band_sentences(audit: Audit) -> list[str]:
         f"{width}, mu = {band.mu:.4g}; {percent(band.outside)} of the rows lie outside.",
         f"From {band.rows:,} rows: of fresh rows {_span(band.fresh_interval)} will be clipped, and clipping has no "
         f"trend over length at an exponent between {low:.2f} and {high:.2f} ({_confidence(audit)} intervals).",
-        *band.advice,
+        *([band.advice] if band.advice else []),
     ]
-
-
-def _snippets(audit: Audit) -> dict[str, str]:
-    """Settings to paste."""
-    advice = audit.recommendation or audit.mismatch
-    return {} if advice is None else advice.snippets
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def tables(audit: Audit) -> list[Table]:
+def _tables(audit: Audit) -> list[Table]:
     """The tables that have something to say."""
     shown: list[Table | None] = [_rates(audit, rules) for rules in _compared(audit)]
     if len(audit.methods) > 1:
@@ -84,8 +179,6 @@ def tables(audit: Audit) -> list[Table]:
     if audit.law is not None:
         shown.append(_model(audit))
     shown.append(_lengths(audit))
-    if audit.spans:
-        shown.append(_training(audit))
     return [table for table in shown if table is not None]
 
 
@@ -116,13 +209,11 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     ]
     total = f"{sum(b.count for b in first.bins):,}"
     rows.append(["all", total, *(f"{100 * rule.report.clip_rate:.1f}" for rule in rules)])
-    summaries: list[tuple[str, Callable[[FairnessReport], str]]] = [
-        ("LRE", lambda r: f"{r.lre:.3f}"),
-        ("its interval", lambda r: f"{r.lre_interval[0]:.3f}–{r.lre_interval[1]:.3f}"),
-        ("flatness", lambda r: percent(r.flatness)),
-    ]
-    for name, summary in summaries:
-        rows.append([name, "", *("cannot tell" if few else summary(rule.report) for rule in rules)])
+    lre = ["cannot tell" if few else f"{rule.report.lre:.3f}" for rule in rules]
+    rows.append(["LRE", "", *lre])
+    if not few:
+        ends = (rule.report.lre_interval for rule in rules)
+        rows.append(["its interval", "", *(f"{low:.3f}–{high:.3f}" for low, high in ends)])
     unit = f" in {audit.unit}" if first.attribute == "length" else ""
     title = f"{_measured(audit)} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
     return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)
@@ -137,7 +228,7 @@ def _methods(audit: Audit) -> Table:
         bins = {b.label: b for b in report.bins}
         few = any(b.count < FEW for b in report.bins)
         lre = "cannot tell" if few else f"{report.lre:.3f}"
-        cells = (*(_rate(bins.get(label)) for label in labels), percent(report.flatness), lre)
+        cells = (*(_rate(bins.get(label)) for label in labels), lre)
         lines.setdefault(cells, []).append(method.name)
     for method in audit.methods:
         if method.report is None:
@@ -145,7 +236,7 @@ def _methods(audit: Audit) -> Table:
     over = next((report.attribute for _, report in reports), "length")
     title = f"Every method at a clip rate of {percent(audit.clip_rate)}: clip rate by {over}, in %, ± half the interval"
     rows = [[", ".join(names), *cells] for cells, names in lines.items()]
-    return Table(title, ["method", *labels, "flatness", "LRE"], rows)
+    return Table(title, ["method", *labels, "LRE"], rows)
 
 
 def _model(audit: Audit) -> Table:
@@ -156,36 +247,20 @@ def _model(audit: Audit) -> Table:
         ["sigma, spread of S at one token", _number(law.scale), _span(law.scale_interval, _number)],
         ["H, 0.5 for sqrt(L)", f"{law.exponent:.4f}", _span(law.interval, lambda v: f"{v:.4f}")],
     ]
-    if audit.ess is not None:
-        rows.append(["ESS under exp(S)", percent(audit.ess), ""])
     title = f"S = mu L + sigma L^H Z, over {law.count:,} rows"
     return Table(title, ["", "estimate", f"{_confidence(audit)} interval"], rows)
 
 
 def _lengths(audit: Audit) -> Table | None:
+    head = [f"length in {audit.unit}", "rows", "truncated, %", "mean reward"]
     rows = []
     for r in audit.lengths:
-        truncated = "" if r.truncated is None else _plus_minus(r.truncated, r.truncated_interval)
-        shares = ["" if share is None else f"{100 * share:.1f}" for share in (r.gradient, r.kept)]
-        rows.append([r.label, f"{r.count:,}", truncated, "" if r.reward is None else short(r.reward), *shares])
-    head = [f"length in {audit.unit}", "rows", "truncated, %", "mean reward", "gradient, %", "kept, %"]
+        truncated = "" if r.truncated is None else f"{100 * r.truncated:.1f}"
+        rows.append([r.label, f"{r.count:,}", truncated, "" if r.reward is None else short(r.reward)])
     used = [k for k in range(len(head)) if k < 2 or any(row[k] for row in rows)]
     if len(used) == 2:
         return None
-    title = "By length; gradient is the share of |w A| L, kept the share of what clipping leaves of it"
-    return Table(title, [head[k] for k in used], [[row[k] for k in used] for row in rows])
-
-
-def _training(audit: Audit) -> Table:
-    rows = []
-    for s in audit.spans:
-        clip = "" if s.clip_rate is None else _plus_minus(s.clip_rate, s.interval)
-        lre = "" if s.lre is None else f"{s.lre:.3f}"
-        numbers = [_number(s.mu), _number(s.sigma), NONE if s.ess is None else percent(s.ess)]
-        steps = f"{s.first:g}" if s.first == s.last else f"{s.first:g}–{s.last:g}"
-        rows.append([steps, f"{s.count:,}", f"{s.mean_length:.0f}", clip, lre, *numbers])
-    head = ["steps", "sampled", "mean length", "clipped, %", "LRE", "mu", "sigma", "ESS"]
-    return Table("Over training", head, rows)
+    return Table("All rows by length", [head[k] for k in used], [[row[k] for k in used] for row in rows])
 
 
 def _measured(audit: Audit) -> str:
@@ -199,16 +274,12 @@ def _confidence(audit: Audit) -> str:
 def _rate(b: Bin | None) -> str:
     if b is None or b.count < FEW:
         return "cannot tell"
-    return _plus_minus(b.clip_rate, b.clip_interval)
+    low, high = b.clip_interval
+    return f"{100 * b.clip_rate:.1f} ±{50 * (high - low):.1f}"
 
 
-def _plus_minus(rate: float, interval: Interval | None) -> str:
-    low, high = interval or (rate, rate)
-    return f"{100 * rate:.1f} ±{50 * (high - low):.1f}"
-
-
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.4g}"
+def _number(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def _span(interval: Interval, form: Callable[[float], str] = percent) -> str:
@@ -223,7 +294,7 @@ def _wrapped(line: str, width: int, indent: str = "") -> str:
 
 
 def _text_table(table: Table, width: int) -> str:
-    """Numbers are aligned right, names and words left; a table that is too wide continues below with its first column.
+    """Numbers are aligned right, names left; a table that is too wide continues below with its first column.
 
     A row of two cells is a name and a remark.
     """
@@ -231,7 +302,6 @@ def _text_table(table: Table, width: int) -> str:
     full = [row for row in rows if len(row) == len(table.head)]
     widths = [max(len(row[k]) for row in full) for k in range(len(table.head))]
     first = min(max(len(row[0]) for row in full), width // 2)
-    words = len(table.head) - table.words  # the first column of text at the end
     blocks: list[list[int]] = [[]]
     for k in range(1, len(table.head)):
         if blocks[-1] and 2 + first + sum(widths[j] + 2 for j in (*blocks[-1], k)) > width:
@@ -240,7 +310,7 @@ def _text_table(table: Table, width: int) -> str:
     lines = [_wrapped(table.title, width)]
     for block in blocks:
         for row in full:
-            cells = [row[k].ljust(widths[k]) if k >= words else row[k].rjust(widths[k]) for k in block]
+            cells = [row[k].rjust(widths[k]) for k in block]
             *above, name = textwrap.wrap(row[0], first) or [""]  # a long name takes several lines
             lines += [f"  {part}" for part in above] + ["  " + "  ".join([name.ljust(first), *cells]).rstrip()]
     for name, remark in ((row[0], row[1]) for row in rows if len(row) != len(table.head)):
@@ -260,13 +330,6 @@ def _plots(audit: Audit) -> list[Plot]:
         title, y = f"{_measured(audit)} by {first.attribute}", _measured(audit).lower()
         description = f"Share of answers that a rule removes, by bin of {first.attribute}, with intervals."
         drawn.append(Plot(title, charts.bars(title, description, names, groups, first.attribute, y)))
-    if any(s.clip_rate is not None for s in audit.spans):
-        x = [(s.first + s.last) / 2 for s in audit.spans]
-        low, high = ([s.interval[k] if s.interval else None for s in audit.spans] for k in (0, 1))
-        line = charts.Series("clip rate", x, [s.clip_rate for s in audit.spans], low, high, dots=True)
-        description = "Share clipped, by stretch of steps, with intervals."
-        title = "Clip rate over training"
-        drawn.append(Plot(title, charts.line(title, description, [line], y_label="clip rate", percent_axis=True)))
     return drawn
 
 
