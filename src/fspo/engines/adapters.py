@@ -40,8 +40,8 @@ def fixed(objective: str | Objective, gives: Sequence[str] = (), **parameters: A
         objective = objectives.get(objective, **parameters)
     name = objective.name
     if objective.learns:
-        raise ValueError(f"{name} learns its band from update to update, and this hook keeps no state: set clip_rate to "
-                         "null and give c_low and c_high")  # fmt: skip
+        raise ValueError(f"{name} learns its band from update to update, and this hook keeps no state: set clip_rate "
+                         "to null and give c_low and c_high")  # fmt: skip
     if objective.estimates:
         raise ValueError(f"{name} takes its drift from the whole batch, and this hook sees a part of it: give "
                          "drift='zero' or a number")  # fmt: skip

@@ -184,7 +184,7 @@ class Objective(Settings, ABC):
             weights = _given(tokens, "sampler_weights", "sampler_weights", batch)
         elif self.mismatch is not None:
             sampler = _given(tokens, "sampler_logprobs", "mismatch", batch)
-            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing)
+            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing, batch)
             per_response = changed.shape == batch.lengths.shape
             outside = changed.to(batch.lengths.dtype) if per_response else batch.share(changed)
             metrics["mismatch_outside"] = float(outside.mean())
