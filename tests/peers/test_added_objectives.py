@@ -132,7 +132,7 @@ def test_the_off_policy_mask_is_trls() -> None:
 
 def test_the_off_policy_mask_is_one_rule() -> None:
     for parameters in ({"c": 0.1}, {"level": "token"}, {"mode": "truncate"}):
-        with pytest.raises(ValueError, match=r"two rules|level='sequence' with delta|use mode='mask'"):
+        with pytest.raises(ValueError, match=r"two rules|the rule of delta is about|use mode='mask'"):
             fspo.objectives.Mismatch(delta=0.1, **parameters)
     batch = random_batch(0)
     with pytest.raises(ValueError, match="give batch"):

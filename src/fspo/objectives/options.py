@@ -76,7 +76,7 @@ class Mismatch(Settings):
         if len(given) == 2:
             raise ValueError("c and delta are two rules: give one of them")
         if given and self.level != "sequence":
-            raise ValueError(f"this rule is about whole sequences: use level='sequence' with {given[0]}")
+            raise ValueError(f"the rule of {given[0]} is about whole sequences: use level='sequence' with it")
         if self.mode == "truncate" and (given or self.level == "geometric"):
             raise ValueError("this rule drops responses and has no weight to truncate: use mode='mask'")
         return self

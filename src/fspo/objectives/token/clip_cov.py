@@ -26,20 +26,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def covariance(batch: Batch) -> Tensor:
-    """C of each trained token, in order."""
-    A, logprobs = batch.token_advantages.expand_as(batch.logprobs), batch.logprobs.detach()
-    if batch.mask is not None:
-        A, logprobs = A[batch.mask], logprobs[batch.mask]
-    return (A - A.mean()) * (logprobs - logprobs.mean())
+def covariance(batch: Batch) -> tuple[Tensor, Tensor]:
+    """C of each trained token, in order, and the index of the token in the flat log-probs."""
+    logprobs, A = batch.logprobs.detach().flatten(), batch.token_advantages
+    if batch.mask is None:
+        index = torch.arange(len(logprobs), device=logprobs.device)
+    else:
+        index = batch.mask.flatten().nonzero()[:, 0]
+        A = A.flatten()[index if batch.by_token else index // batch.mask.shape[1]]
+        logprobs = logprobs[index]
+    logprobs = logprobs - logprobs.mean()
+    return (A - A.mean()).mul_(logprobs), index
 
 
-def placed(indices: Tensor, batch: Batch) -> Tensor:
-    """Bool of the shape of the log-probs: the trained tokens of these numbers."""
-    trained = torch.ones_like(batch.logprobs, dtype=torch.bool) if batch.mask is None else batch.mask
-    chosen = torch.zeros(int(trained.sum()), dtype=torch.bool, device=trained.device)
-    chosen[indices] = True
-    return torch.zeros_like(trained).masked_scatter(trained, chosen)
+def marked(indices: Tensor, like: Tensor) -> Tensor:
+    """Bool of the shape of `like`, on at these indices of its flat form."""
+    marks = torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
+    marks[indices] = True
+    return marks.view(like.shape)
 
 
 class ClipCov(TokenClip):
@@ -68,14 +72,15 @@ class ClipCov(TokenClip):
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
-        A = batch.token_advantages
+        A, (cov, index) = batch.token_advantages, covariance(batch)
+        count, chosen = len(cov), marked(index[(cov > self.cov_low) & (cov < self.cov_high)], batch.logprobs)
+        del cov, index
         _, low, high, dual = self.band(batch.lengths, batch.totals)
-        clip = pessimistic(batch.token_log_ratio, A, -low, high, self.exponent_cap, dual)
-        cov = covariance(batch)
-        passed = clip.accepted if batch.mask is None else clip.accepted[batch.mask]
-        candidates = ((cov > self.cov_low) & (cov < self.cov_high) & passed).nonzero()[:, 0]
+        ratio, accepted, capped = pessimistic(batch.token_log_ratio, A, -low, high, self.exponent_cap, dual)
+        capped = batch.share(capped)
+        candidates = chosen.logical_and_(accepted).flatten().nonzero()[:, 0]
         draw = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(self.seed))
-        drawn = draw[: max(1, int(self.cov_share * len(cov)))].to(candidates.device)
-        kept = ~placed(candidates[drawn], batch)
-        value, accepted = masked(clip.ratio * A, kept), clip.accepted & kept
-        return Surrogate(value, batch.share(accepted), batch.share(clip.capped), slope=masked(value, accepted))
+        drawn = candidates[draw[: max(1, int(self.cov_share * count))].to(candidates.device)]
+        chosen = marked(drawn, batch.logprobs)
+        value, accepted = ratio.mul_(A).masked_fill_(chosen, 0), accepted.masked_fill_(chosen, False)
+        return Surrogate(value, batch.share(accepted), capped, slope=masked(value, accepted))

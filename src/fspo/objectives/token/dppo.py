@@ -15,15 +15,18 @@ gradient below `ratio_high`. The thresholds recommended are 0.2 for tv and 0.05 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
 
 from pydantic import Field
 
-from fspo.objectives.batch import Batch, masked
+from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import AtRate, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
 from fspo.tensors import no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DPPO(Objective):
@@ -49,17 +52,23 @@ class DPPO(Objective):
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
-        A, new = batch.token_advantages, batch.logprobs
-        old = new - batch.token_log_ratio
-        p, q = new.exp(), old.exp()
-        if self.divergence == "tv":
-            divergence = (p - q).abs()
-        else:
-            divergence = q * (old - new) + (1 - q) * torch.log((1 - q + 1e-8) / (1 - p + 1e-8))
-        rises, falls = (p > q) & (A > 0), (p < q) & (A < 0)
+        A, l = batch.token_advantages, batch.token_log_ratio
+        moved = self._divergence(batch)
         # Not `>`: a divergence that rounding makes NaN is too large.
-        outside = (rises & ~(divergence <= self.delta_high)) | (falls & ~(divergence <= self.delta_low))
-        ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
-        accepted = batch.share(masked((self.ratio_high / ratio).clamp(max=1), ~outside))
-        weight = masked(ratio.clamp(max=self.ratio_high) * A, ~outside)
-        return Surrogate(weight * new, accepted, batch.share(capped), slope=weight)
+        outside = (~(moved <= self.delta_high)).logical_and_(l > 0).logical_and_(A > 0)
+        outside |= (~(moved <= self.delta_low)).logical_and_(l < 0).logical_and_(A < 0)
+        del moved
+        ratio, capped = capped_ratio(l, self.exponent_cap)
+        capped = batch.share(capped)
+        accepted = batch.share_(ratio.reciprocal().mul_(self.ratio_high).clamp_(max=1).masked_fill_(outside, 0))
+        weight = ratio.clamp_(max=self.ratio_high).mul_(A).masked_fill_(outside, 0)
+        return Surrogate(weight * batch.logprobs, accepted, capped, slope=weight)
+
+    def _divergence(self, batch: Batch) -> Tensor:
+        """D of each token."""
+        old = batch.logprobs - batch.token_log_ratio
+        if self.divergence == "tv":
+            return old.exp_().sub_(batch.logprobs.exp()).abs_()
+        p, q = batch.logprobs.exp(), old.exp_()
+        others = torch.log((1 - q + 1e-8) / (1 - p + 1e-8)).mul_(1 - q)
+        return others.sub_(q.mul_(batch.token_log_ratio))

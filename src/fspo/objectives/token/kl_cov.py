@@ -22,7 +22,7 @@ from fspo.objectives.batch import Batch, masked
 from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import pessimistic
-from fspo.objectives.token.clip_cov import covariance, placed
+from fspo.objectives.token.clip_cov import covariance, marked
 from fspo.tensors import no_grad, torch
 
 
@@ -47,12 +47,13 @@ class KLCov(Objective):
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
-        A, l = batch.token_advantages, batch.token_log_ratio
-        clip = pessimistic(l, A, -math.inf, math.inf, self.exponent_cap)
-        cov = covariance(batch)
+        A, l, (cov, index) = batch.token_advantages, batch.token_log_ratio, covariance(batch)
         largest = torch.topk(cov, min(len(cov), max(1, int(self.cov_share * len(cov))))).indices
-        penalty = self.kl_coef * placed(largest, batch)
-        value = clip.ratio * A
-        slope = masked(value, clip.accepted) - penalty * l.sign()
-        ones = torch.ones_like(batch.lengths)
-        return Surrogate(value - penalty * l.abs(), ones, batch.share(clip.capped), slope=slope)
+        chosen = marked(index[largest], batch.logprobs)
+        del cov, index
+        clip = pessimistic(l, A, -math.inf, math.inf, self.exponent_cap)
+        value = clip.ratio.mul_(A)
+        slope = masked(value, clip.accepted)
+        value[chosen] -= self.kl_coef * l[chosen].abs()
+        slope[chosen] -= self.kl_coef * l[chosen].sign()
+        return Surrogate(value, torch.ones_like(batch.lengths), batch.share(clip.capped), slope=slope)
