@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_prime_rl_by_sequence_is_the_loss_of_the_batch(name: str) -> None:
     for seed in range(10):
         batch = random_batch(seed)
         settings: dict[str, Any] = {"objective": name, "mean_length": mean_length(batch), **OBJECTIVES[name]}
-        ours = with_gradient(lambda x, batch=batch, settings=settings: prime_rl(batch, x, **settings), batch)
+        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
         assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
 
 
@@ -92,7 +93,7 @@ def test_prime_rl_needs_no_mean_length_for_a_mean_over_tokens() -> None:
     batch = random_batch(1)
     for name in ("fspo", "fspo_gate", "ppo", "cispo"):
         settings: dict[str, Any] = {"objective": name, **OBJECTIVES[name]}
-        ours = with_gradient(lambda x, settings=settings: prime_rl(batch, x, **settings), batch)
+        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
         assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
 
 
@@ -205,7 +206,7 @@ def test_tinkers_own_client_sends_the_gradient() -> None:
 
         return SimpleNamespace(result_async=result_async)
 
-    class Client(TrainingClient):
+    class Client(TrainingClient):  # type: ignore[misc]  # may be absent
         def __init__(self) -> None:
             self.holder: Any = None
 
@@ -235,7 +236,7 @@ def async_inputs() -> dict[str, Tensor]:
     from trl.experimental.async_grpo.packing import TreeRow
 
     random = torch.Generator().manual_seed(0)
-    row = TreeRow()  # type: ignore[no-untyped-call]
+    row = TreeRow()
     for i, length in enumerate((3, 9, 5, 14)):
         prompt = torch.tensor([1, 2, 3 + i // 2])
         completion = torch.randint(5, 30, (length,), generator=random)
@@ -260,7 +261,7 @@ def async_trainer() -> Callable[[str], Any]:
     from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
     def make(name: str) -> Any:
-        class Trainer(adapters.PackedLoss, AsyncGRPOTrainer):  # type: ignore[misc]
+        class Trainer(adapters.PackedLoss, AsyncGRPOTrainer):
             objective = fspo.objectives.get(name)
 
         trainer: Any = object.__new__(Trainer)
@@ -315,7 +316,8 @@ def test_trls_async_trainer_weighs_whole_completions(name: str, async_trainer: C
             logprobs, inputs["old_log_probs"][selected], torch.tensor([1.0, -0.5, 0.7, -1.2]),
             segment_ids=inputs["segment_id"][selected],
         )  # fmt: skip
-        return out.loss / 2
+        loss: Tensor = out.loss / 2
+        return loss
 
     torch.testing.assert_close(async_loss(trainer.compute_loss, inputs), async_loss(expected, inputs))
 
@@ -376,7 +378,7 @@ def test_nemo_micro_batches_and_packed_sequences_add_up(name: str) -> None:
     )  # fmt: skip
     each = [slice(i, i + 1) for i in range(len(batch.mask))]
     for parts in ([slice(None)], [slice(0, 1), slice(1, None)], each):
-        ours = with_gradient(lambda x, parts=parts: nemo(batch, x, loss, parts), batch)
+        ours = with_gradient(partial(nemo, batch, loss=loss, parts=parts), batch)
         assert_same(ours, expected)
 
 
@@ -405,7 +407,7 @@ def slime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "get_rollout_top_p_logprob_kwargs": lambda args, batch: {},
     }
     mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
-    tree = {
+    tree: dict[str, dict[str, Any]] = {
         "slime": {}, "slime.backends": {}, "slime.backends.megatron_utils": {},
         "slime.backends.megatron_utils.loss": functions, "megatron": {}, "megatron.core": {"mpu": mpu},
     }  # fmt: skip
