@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 import fspo
@@ -496,3 +500,47 @@ def test_advantages_that_differ_within_a_response_are_for_token_objectives_only(
     torch.testing.assert_close(ours.loss, expected.loss)
     with pytest.raises(ValueError, match="weighs whole responses"):
         adapters.loss_of(fspo.objectives.get("fspo"), rows[0], rows[1], rows[2], rows[3], None)
+
+
+def blocks(section: str) -> list[str]:
+    """The code blocks of a section of docs/adapters.md."""
+    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_lines_of_the_page_for_trl_make_a_trainer() -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks("TRL's AsyncGRPOTrainer")[0], scope)
+    assert scope["Trainer"].compute_loss is adapters.PackedLoss.compute_loss
+    assert scope["Trainer"].objective.name == "fspo"
+
+
+def test_the_lines_of_the_page_for_the_others_make_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: dict[str, Any] = {}
+    registry = SimpleNamespace(register=registered.__setitem__)
+    for name in ("", ".backends", ".backends.skyrl_train", ".backends.skyrl_train.utils"):
+        monkeypatch.setitem(sys.modules, f"skyrl{name}", ModuleType(f"skyrl{name}"))
+    module = ModuleType("skyrl.backends.skyrl_train.utils.ppo_utils")
+    vars(module)["PolicyLossRegistry"] = registry
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(blocks("SkyRL")[0], {})
+    assert registered["fspo"].objective.name == "fspo"
+
+    client = SimpleNamespace(forward_backward_custom=lambda data, loss: SimpleNamespace(result=lambda: loss))
+    scope: dict[str, Any] = {"training_client": client, "data": []}
+    exec(blocks("Tinker")[0], scope)
+    assert isinstance(scope["result"], adapters.TinkerLoss)
+
+    scope = {"loss_fn": ClippedPGLossFn()}
+    exec(blocks("NeMo-RL")[0], scope)
+    assert isinstance(scope["loss_fn"], adapters.NemoLoss)
+
+    settings = tomllib.loads(blocks("prime-rl")[0])["trainer"]["loss"]
+    assert getattr(adapters, settings["import_path"].removeprefix("fspo.engines.adapters.")) is adapters.prime_rl_loss
+    batch = random_batch(0)
+    assert prime_rl(batch, batch.logprobs, **settings["kwargs"]).isfinite()
+
+    options, text = blocks("slime")
+    assert "fspo.engines.adapters.slime_loss" in options
+    assert fspo.objectives.get(**yaml.safe_load(text)["fspo"]).name == "fspo"
