@@ -17,7 +17,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "fspo_studentized": {"drift": "kl", "c_low": 1.1},  # with 1, a response of one token lies on the bound
     "ppo": {"dual_clip": 1.5},
 }
-RULES = [objectives.get(name) for name in objectives.names()]
+NEITHER = ("dppo", "clip_cov")  # looks at probabilities; leaves a few random tokens out as well
+RULES = [objectives.get(name) for name in objectives.names() if name not in NEITHER]
 RULES += [objectives.get(name, **parameters) for name, parameters in CHANGED.items()]
 
 
