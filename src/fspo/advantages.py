@@ -120,6 +120,16 @@ def opo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | No
     return g.kept(g.rewards - g.mean(_weights(lengths, rewards)))
 
 
+def max_rl(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
+    """(R - mean) / mean of the group: maximum likelihood, truncated at the group's size (arXiv 2602.02710).
+
+    For rewards that are not negative; a group whose mean is not above 0 has no signal and gets 0, as in prime-rl.
+    """
+    g = _Groups(rewards, groups)
+    mean = g.mean()
+    return g.kept(torch.where(mean > 0, (g.rewards - mean) / mean, 0.0))
+
+
 def count(rewards: Tensor, groups: Tensor | Sequence[int]) -> GroupCounts:
     """How many groups there are, and how many of them carry no signal."""
     g = _Groups(rewards, groups)
@@ -136,7 +146,7 @@ def _weights(lengths: Tensor | None, rewards: Tensor) -> Tensor:
     return lengths.to(rewards)
 
 
-REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, reinforce_pp, opo)}
+REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, reinforce_pp, opo, max_rl)}
 
 
 def names() -> list[str]:

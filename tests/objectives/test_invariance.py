@@ -37,10 +37,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("length_family", {"ratio_exponent": 0.3, "band_exponent": 0.8, "gain_exponent": -0.5}),
     ("length_family", {"drift": "bounded"}),
 ]
-every_objective = pytest.mark.parametrize(
+MADE = [fspo.objectives.get(n, **OPTIONS[o]) for n, o in CASES] + [fspo.objectives.get(n, **v) for n, v in VARIANTS]
+IDS = [f"{n}, {o}" for n, o in CASES] + [f"{n}, {v}" for n, v in VARIANTS]
+every_objective = pytest.mark.parametrize("objective", MADE, ids=IDS)
+additive_objective = pytest.mark.parametrize(  # the others rank or draw tokens of the batch they are given
     "objective",
-    [fspo.objectives.get(n, **OPTIONS[o]) for n, o in CASES] + [fspo.objectives.get(n, **v) for n, v in VARIANTS],
-    ids=[f"{n}, {o}" for n, o in CASES] + [f"{n}, {v}" for n, v in VARIANTS],
+    [objective for objective in MADE if objective.additive],
+    ids=[name for name, objective in zip(IDS, MADE, strict=True) if objective.additive],
 )
 seeds = st.integers(0, 10**6)
 
@@ -74,7 +77,7 @@ def test_padding(objective: Objective, seed: int, left: int, right: int) -> None
     assert_same(gradient, padded_gradient[:, left : padded_gradient.shape[1] - right])
 
 
-@every_objective
+@additive_objective
 @given(seed=seeds)
 def test_order_of_the_batch(objective: Objective, seed: int) -> None:
     batch = random_batch(seed)
@@ -85,7 +88,7 @@ def test_order_of_the_batch(objective: Objective, seed: int) -> None:
     assert_same(gradient[order], moved_gradient)
 
 
-@every_objective
+@additive_objective
 @given(seed=seeds, cuts=st.sets(st.integers(1, 11), max_size=11))
 def test_any_split_into_micro_batches(objective: Objective, seed: int, cuts: set[int]) -> None:
     batch = random_batch(seed, rows=12)
@@ -141,7 +144,7 @@ def test_old_and_reference_policies_get_no_gradient(objective: Objective) -> Non
 
 
 # Where a weight is held constant by definition, the gradient is not the value's: the peers are the test of those.
-CONSTANT_WEIGHTS = {"cispo", "vespo", "gspo_token"}
+CONSTANT_WEIGHTS = {"cispo", "vespo", "gspo_token", "dppo"}
 
 
 @pytest.mark.parametrize("name", sorted(set(fspo.objectives.names()) - CONSTANT_WEIGHTS))

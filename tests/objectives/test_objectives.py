@@ -314,7 +314,7 @@ def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], sentence: st
         ("fspo", {"c_low": float("nan")}, "FSPO.c_low = nan"),
         ("grpo", {"kl": {"kind": "k3"}}, "needs the parameter 'coef'"),
         ("cispo", {"ratio_low": 6.0}, "ratio_low = 6.0 must be below ratio_high"),
-        ("grpo", {"mismatch": {"level": "token", "c": 0.1}}, "the sqrt.L. rule is about whole sequences"),
+        ("grpo", {"mismatch": {"level": "token", "c": 0.1}}, "the rule of c is about whole sequences"),
         ("grpo", {"mismatch": {"low": 4.0}}, "low = 4.0 must be below high = 3.0"),
         ("grpo", {"mismatch": {"mode": "truncate", "c": 0.1}}, "drops responses and has no weight to truncate"),
     ],
@@ -343,7 +343,7 @@ def test_registry() -> None:
         "fspo fspo_gate fspo_adaptive fspo_root length_family "
         "ppo grpo dapo dr_grpo cispo sapo gspo gspo_token luspo gmpo vespo"
     )
-    assert set(f"{wanted} rloo reinforce".split()) == set(fspo.objectives.names())
+    assert set(f"{wanted} rloo reinforce dppo gpg clip_cov kl_cov".split()) == set(fspo.objectives.names())
     for name in fspo.objectives.names():
         objective = fspo.objectives.get(name)
         assert type(objective).model_validate(objective.model_dump()) == objective

@@ -6,7 +6,7 @@ import io
 import threading
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from fspo.cli.display import Display, clip_row
@@ -107,9 +107,12 @@ def test_a_step_draws_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar's own thread draws it, so that training does not wait for the terminal."""
     drawn_by = []
     draw = Progress.get_renderable
-    monkeypatch.setattr(
-        Progress, "get_renderable", lambda self: (drawn_by.append(threading.current_thread()), draw(self))[1]
-    )
+
+    def noted(self: Progress) -> RenderableType:
+        drawn_by.append(threading.current_thread())
+        return draw(self)
+
+    monkeypatch.setattr(Progress, "get_renderable", noted)
     with Display({}, 100, Console(file=io.StringIO(), force_terminal=True)) as display:
         drawn_by.clear()  # entering draws it once
         for step in range(1, 101):

@@ -36,21 +36,26 @@ from fspo.objectives.sequence.reinforce import REINFORCE
 from fspo.objectives.sequence.rloo import RLOO
 from fspo.objectives.sequence.vespo import VESPO
 from fspo.objectives.token.cispo import CISPO
+from fspo.objectives.token.clip_cov import ClipCov
 from fspo.objectives.token.dapo import DAPO
+from fspo.objectives.token.dppo import DPPO
 from fspo.objectives.token.dr_grpo import DrGRPO
 from fspo.objectives.token.gmpo import GMPO
+from fspo.objectives.token.gpg import GPG
 from fspo.objectives.token.grpo import GRPO
+from fspo.objectives.token.kl_cov import KLCov
 from fspo.objectives.token.ppo import PPO
 from fspo.objectives.token.sapo import SAPO
 from fspo.objectives.token.token_clip import TokenClip
 from fspo.settings import Registry
 
 __all__ = [
-    "CISPO", "DAPO", "FSPO", "GMPO", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE", "RLOO", "SAPO",
-    "VESPO", "AtRate", "Band", "Batch", "DrGRPO", "Exponents", "FSPOAdaptive", "FSPOGate", "FSPORoot", "GSPOToken",
-    "HalfWidths", "KLPenalty", "LengthFamily", "LogBand", "Mismatch", "Objective", "Output", "Responses",
-    "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "gaussian_rate", "get", "get_class",
-    "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
+    "CISPO", "DAPO", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE",
+    "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOAdaptive",
+    "FSPOGate", "FSPORoot", "GSPOToken", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
+    "Objective", "Output", "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted",
+    "gaussian_rate", "get", "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register",
+    "summaries",
 ]  # fmt: skip
 
 OBJECTIVES: Registry[Objective] = Registry(
@@ -61,6 +66,7 @@ OBJECTIVES: Registry[Objective] = Registry(
         FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily,
         PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
         GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
+        DPPO, GPG, ClipCov, KLCov,
     ],
     attributes=("name", "summary", "aggregation"),
 )  # fmt: skip

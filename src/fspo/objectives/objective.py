@@ -67,6 +67,7 @@ class Objective(Settings, ABC):
     clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
     clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
     needs_tokens: ClassVar[bool] = False  # whether what survives depends on more than S and L
+    additive: ClassVar[bool] = True  # whether losses of the parts of a batch add up, given the totals of the whole
 
     exponent_cap: float = Field(20.0, gt=0, le=80, description="hard cap on any exponent; counted when it acts")
     kl: KLPenalty | None = Field(None, description="penalty to a reference policy; needs ref_logprobs")
@@ -183,7 +184,7 @@ class Objective(Settings, ABC):
             weights = _given(tokens, "sampler_weights", "sampler_weights", batch)
         elif self.mismatch is not None:
             sampler = _given(tokens, "sampler_logprobs", "mismatch", batch)
-            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing)
+            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing, batch)
             per_response = changed.shape == batch.lengths.shape
             outside = changed.to(batch.lengths.dtype) if per_response else batch.share(changed)
             metrics["mismatch_outside"] = float(outside.mean())

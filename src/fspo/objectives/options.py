@@ -52,6 +52,9 @@ class Mismatch(Settings):
     | `sequence`  | exp(D)      | the same; a fixed range on exp(D) drops long responses                         |
     | `geometric` | 1           | 0 where exp(D / L) is outside [low, high]; drops short responses               |
     | `c` given   | 1           | 0 where abs(D - drift L) > c sqrt(L): drops every length at the same rate. Ours |
+    | `delta` given | 1         | 0 where A < 0 and the mean of log pi_sampler - log pi is above delta           |
+
+    The last is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556), of the current policy pi.
 
     Inside the sqrt(L) band the weight is 1, because exp(D) would lose the long responses again: its variance grows
     with their length. Weights are constants: no gradient passes through them.
@@ -63,25 +66,42 @@ class Mismatch(Settings):
     high: float = Field(3.0, gt=0, description="largest weight allowed")
     c: float | None = Field(None, gt=0, description="half-width of the sqrt(L) band; replaces low and high")
     drift: float = Field(0.0, description="centre of the sqrt(L) band per token: minus the KL between the engines")
+    delta: float | None = Field(None, gt=0, description="largest KL per token where A < 0; replaces low and high")
 
     @model_validator(mode="after")
     def _one_rule(self) -> Mismatch:
         if self.low >= self.high:
             raise ValueError(f"low = {self.low} must be below high = {self.high}")
-        if self.c is not None and self.level != "sequence":
-            raise ValueError("the sqrt(L) rule is about whole sequences: use level='sequence' with c")
-        if self.mode == "truncate" and (self.c is not None or self.level == "geometric"):
+        given = [name for name in ("c", "delta") if getattr(self, name) is not None]
+        if len(given) == 2:
+            raise ValueError("c and delta are two rules: give one of them")
+        if given and self.level != "sequence":
+            raise ValueError(f"the rule of {given[0]} is about whole sequences: use level='sequence' with it")
+        if self.mode == "truncate" and (given or self.level == "geometric"):
             raise ValueError("this rule drops responses and has no weight to truncate: use mode='mask'")
         return self
 
     @no_grad
     def weights(
-        self, old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor | None, packing: Packing | None = None
+        self,
+        old_logprobs: Tensor,
+        sampler_logprobs: Tensor,
+        mask: Tensor | None,
+        packing: Packing | None = None,
+        batch: Batch | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The weights, one per response or per token, and which of them the rule changed.
 
-        A token whose sampler log-prob is NaN (the engine gave none) counts as matching.
+        A token whose sampler log-prob is NaN (the engine gave none) counts as matching. The rule of `delta` needs the
+        current log-probs and the advantages of the `batch`.
         """
+        if self.delta is not None:
+            if batch is None:
+                raise ValueError("the rule of delta looks at the current policy and the advantages: give batch")
+            divergence = batch.share(torch.nan_to_num(sampler_logprobs - batch.logprobs, nan=0.0))
+            A = batch.share(batch.advantages) if batch.by_token else batch.advantages
+            outside = (A < 0) & (divergence > self.delta)
+            return (~outside).to(divergence.dtype), outside
         d = torch.nan_to_num(old_logprobs - sampler_logprobs, nan=0.0)
         if packing is None:
             assert mask is not None

@@ -1,0 +1,546 @@
+"""The losses for other trainers' hooks: parts of a batch, scaled as the trainer scales them, are the loss of the whole.
+
+TRL's trainer and, where it is installed, Tinker's client are the peers' own code. prime-rl, SkyRL, NeMo-RL and slime
+cannot be installed here: their callers are stand-ins with the signatures and divisions of the sources that
+docs/adapters.md names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import fspo
+from fspo.engines import adapters
+from fspo.objectives import Objective
+from helpers.batches import Inputs, random_batch
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "fspo": {}, "fspo_gate": {"clip_rate": None, "drift": "zero"}, "fspo_root": {}, "gspo": {}, "rloo": {},
+    "luspo": {}, "grpo": {}, "ppo": {}, "cispo": {}, "dr_grpo": {"max_length": 64}, "sapo": {},
+}  # fmt: skip
+
+
+def whole(objective: Objective, batch: Inputs, **more: Any) -> tuple[Tensor, Tensor]:
+    """Loss and gradient of the batch in one call."""
+    return with_gradient(lambda logprobs: objective(logprobs, *batch.arguments()[1:], **more).loss, batch)
+
+
+def with_gradient(loss: Callable[[Tensor], Tensor], batch: Inputs) -> tuple[Tensor, Tensor]:
+    logprobs = batch.logprobs.clone().requires_grad_()
+    value = loss(logprobs)
+    (gradient,) = torch.autograd.grad(value, logprobs)
+    return value.detach(), gradient
+
+
+def assert_same(ours: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9 * float(expected[1].abs().max() + 1e-12))
+
+
+def token_advantages(batch: Inputs) -> Tensor:
+    """One per token, with other numbers where nothing is trained."""
+    return torch.where(batch.mask, batch.advantages.unsqueeze(-1), 7.0)
+
+
+def mean_length(batch: Inputs) -> float:
+    return float(batch.mask.sum()) / len(batch.mask)
+
+
+@dataclass
+class LossInputs:
+    """The fields of prime-rl's class."""
+
+    trainer_logprobs: Tensor
+    inference_logprobs: Tensor
+    ref_logprobs: Tensor | None
+    advantages: Tensor
+    loss_mask: Tensor
+    loss_weights: Tensor | None = None
+
+
+def prime_rl(batch: Inputs, logprobs: Tensor, weights: list[Tensor | None] | None = None, **kwargs: Any) -> Tensor:
+    """As prime-rl calls a custom loss: per sequence, and divides the sum by the tokens of the batch."""
+    total = logprobs.sum() * 0
+    rows = zip(logprobs, batch.old_logprobs, batch.ref_logprobs, token_advantages(batch), batch.mask, strict=True)
+    for row, weight in zip(rows, weights or [None] * len(logprobs), strict=True):
+        outputs = adapters.prime_rl_loss(LossInputs(*row, weight), **kwargs)
+        assert all(value.dim() == 0 for value in outputs.metrics.values())
+        total = total + outputs.loss
+    return total / int(batch.mask.sum())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_prime_rl_by_sequence_is_the_loss_of_the_batch(name: str) -> None:
+    for seed in range(10):
+        batch = random_batch(seed)
+        settings: dict[str, Any] = {"objective": name, "mean_length": mean_length(batch), **OBJECTIVES[name]}
+        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
+        assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
+
+
+def test_prime_rl_needs_no_mean_length_for_a_mean_over_tokens() -> None:
+    batch = random_batch(1)
+    for name in ("fspo", "fspo_gate", "ppo", "cispo"):
+        settings: dict[str, Any] = {"objective": name, **OBJECTIVES[name]}
+        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
+        assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
+
+
+def test_prime_rl_weights_reference_and_empty_sequences() -> None:
+    batch = random_batch(2)
+    batch.mask[0] = False
+    kl = {"coef": 0.3, "kind": "k3"}
+    ours = with_gradient(lambda x: prime_rl(batch, x, objective="ppo", kl=kl), batch)
+    assert_same(ours, whole(fspo.objectives.get("ppo", kl=kl), batch, ref_logprobs=batch.ref_logprobs))
+    weights = torch.rand_like(batch.logprobs)
+    ours = with_gradient(lambda x: prime_rl(batch, x, [*weights], objective="ppo"), batch)
+    assert_same(ours, whole(fspo.objectives.get("ppo"), batch, sampler_weights=weights))
+    same = [torch.ones_like(row) for row in batch.logprobs]
+    ours = with_gradient(lambda x: prime_rl(batch, x, [*same], objective="fspo"), batch)
+    assert_same(ours, whole(fspo.objectives.get("fspo"), batch))
+
+
+def skyrl_config(**changed: Any) -> SimpleNamespace:
+    """The fields of SkyRL's AlgorithmConfig that the loss reads, with SkyRL's defaults."""
+    correction = SimpleNamespace(tis_ratio_type=None, sequence_mask_metric=None)
+    return SimpleNamespace(**({"loss_reduction": "token_mean", "off_policy_correction": correction} | changed))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_skyrl_micro_batches_add_up(name: str) -> None:
+    for seed in range(5):
+        batch = random_batch(seed)
+        loss = adapters.SkyRLLoss(name, mean_length(batch), mismatch={"c": 0.3}, **OBJECTIVES[name])
+        loss = pickle.loads(pickle.dumps(loss))
+        advantages = token_advantages(batch) / batch.mask.sum()  # SkyRL's token_mean over the mini-batch
+
+        def ours(logprobs: Tensor, batch: Inputs = batch, loss: Any = loss, A: Tensor = advantages) -> Tensor:
+            parts = (slice(0, 1), slice(1, None))
+            results = [
+                loss(
+                    logprobs[part], batch.old_logprobs[part], A[part], config=skyrl_config(),
+                    loss_mask=batch.mask[part].float(), rollout_logprobs=batch.sampler_logprobs[part],
+                )
+                for part in parts
+            ]  # fmt: skip
+            assert all("clip_ratio" in metrics for _, metrics in results)
+            total: Tensor = sum(value for value, _ in results)
+            return total
+
+        objective = fspo.objectives.get(name, mismatch={"c": 0.3}, **OBJECTIVES[name])
+        assert_same(with_gradient(ours, batch), whole(objective, batch, sampler_logprobs=batch.sampler_logprobs))
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (skyrl_config(loss_reduction="sequence_mean"), "set token_mean"),
+        (skyrl_config(off_policy_correction=SimpleNamespace(tis_ratio_type="token", sequence_mask_metric=None)),
+         "give mismatch instead"),
+    ],
+)  # fmt: skip
+def test_skyrl_settings_that_no_objective_reads_are_refused(config: Any, sentence: str) -> None:
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match=sentence):
+        adapters.SkyRLLoss("fspo")(batch.logprobs, batch.old_logprobs, token_advantages(batch), config, batch.mask)
+
+
+@dataclass
+class TensorData:
+    """What the loss uses of Tinker's class."""
+
+    values: Tensor
+
+    def to_torch(self) -> Tensor:
+        return self.values
+
+
+def rows_of(batch: Inputs) -> list[dict[str, Tensor]]:
+    """As the cookbook lays a datum out: the tokens of a sequence, with a mask of those that were sampled."""
+    columns = {"logprobs": batch.old_logprobs, "advantages": token_advantages(batch), "mask": batch.mask.double()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(len(batch.mask))]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_tinker_loss_is_the_loss_of_the_batch(name: str) -> None:
+    batch, loss = random_batch(3), adapters.TinkerLoss(name, **OBJECTIVES[name])
+    data = [
+        SimpleNamespace(loss_fn_inputs={key: TensorData(row) for key, row in row.items()}) for row in rows_of(batch)
+    ]
+    ours = with_gradient(lambda x: loss(data, list(x))[0], batch)
+    assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
+    with pytest.raises(ValueError, match="a datum has no mask"):
+        loss([SimpleNamespace(loss_fn_inputs={})], list(batch.logprobs))
+
+
+def test_tinkers_own_client_sends_the_gradient() -> None:
+    """`forward_backward_custom_async` of the installed package, with the two calls to the server replaced."""
+    pytest.importorskip("tinker")
+    from tinker import types
+    from tinker.lib.public_interfaces.training_client import TrainingClient
+
+    batch, loss = random_batch(4, torch.float32), adapters.TinkerLoss("fspo")
+    data = []
+    for row in rows_of(batch):
+        inputs = {name: types.TensorData.from_torch(values.float()) for name, values in row.items()}
+        inputs["target_tokens"] = types.TensorData.from_torch(torch.ones(len(row["mask"]), dtype=torch.long))
+        data.append(types.Datum(model_input=types.ModelInput.from_ints([1] * len(row["mask"])), loss_fn_inputs=inputs))
+    sent: list[Any] = []
+
+    def answer(metrics: dict[str, float]) -> Any:
+        outputs = [{"logprobs": types.TensorData.from_torch(row)} for row in batch.logprobs]
+
+        async def result_async(timeout: float | None = None) -> Any:
+            return SimpleNamespace(loss_fn_outputs=outputs, metrics=metrics)
+
+        return SimpleNamespace(result_async=result_async)
+
+    class Client(TrainingClient):  # type: ignore[misc]  # may be absent
+        def __init__(self) -> None:
+            self.holder: Any = None
+
+        def __del__(self) -> None: ...
+
+        async def forward_async(self, *args: Any) -> Any:
+            return answer({})
+
+        async def forward_backward_async(self, data: Any, *args: Any) -> Any:
+            sent.extend(data)
+            return answer({"loss:sum": 0.0})
+
+    async def train() -> Any:
+        return await (await Client().forward_backward_custom_async(data, loss)).result_async()
+
+    result = asyncio.run(train())
+    expected, gradient = whole(fspo.objectives.get("fspo"), batch)
+    weights = torch.stack([datum.loss_fn_inputs["weights"].to_torch() for datum in sent])
+    torch.testing.assert_close(-weights, gradient, rtol=1e-5, atol=1e-7)
+    assert result.metrics["loss:sum"] == pytest.approx(float(expected), rel=1e-5)
+    assert "fspo/clip_rate" in result.metrics
+
+
+def async_inputs() -> dict[str, Tensor]:
+    """What TRL's own collator makes of four completions, two of which share a prompt, for one process."""
+    from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout
+    from trl.experimental.async_grpo.packing import TreeRow
+
+    random = torch.Generator().manual_seed(0)
+    row = TreeRow()
+    for i, length in enumerate((3, 9, 5, 14)):
+        prompt = torch.tensor([1, 2, 3 + i // 2])
+        completion = torch.randint(5, 30, (length,), generator=random)
+        mask = torch.cat([torch.zeros(3), torch.ones(length)])
+        mask[4] = 0  # a token that a tool wrote
+        old = torch.randn(length + 3, generator=random) * 0.3 - 1.5
+        row.add(
+            {
+                "input_ids": torch.cat([prompt, completion]), "completion_mask": mask, "old_log_probs": old,
+                "advantage": (1.0, -0.5, 0.7, -1.2)[i], "group_id": i // 2, "metrics": {},
+            }
+        )  # fmt: skip
+    collator = DataCollatorForRollout(pad_token_id=0)
+    inputs: dict[str, Tensor] = collator.torch_call([[row]])
+    return inputs
+
+
+@pytest.fixture
+def async_trainer() -> Callable[[str], Any]:
+    """TRL's AsyncGRPOTrainer with the loss of an objective, without the server and the model that it starts with."""
+    from accelerate import Accelerator
+    from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
+
+    def make(name: str) -> Any:
+        class Trainer(adapters.PackedLoss, AsyncGRPOTrainer):
+            objective = fspo.objectives.get(name)
+
+        trainer: Any = object.__new__(Trainer)
+        trainer.accelerator, trainer._metrics = Accelerator(cpu=True), {"train": defaultdict(list)}
+        trainer.epsilon_low = trainer.epsilon_high = 0.2
+        trainer.aux_loss_enabled, trainer.current_gradient_accumulation_steps = False, 2
+        for name in ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s"):
+            setattr(trainer, f"_step_{name}", 0.0)
+        return trainer
+
+    return make
+
+
+def forward(weights: Tensor) -> Callable[..., Any]:
+    """A model whose log-probs are a differentiable function of the tokens and of what they predict."""
+
+    def model(input_ids: Tensor, shift_labels: Tensor, **_: Any) -> Any:
+        logprobs = -1.5 + weights[input_ids] * weights[shift_labels.clamp(min=0)]
+        return SimpleNamespace(log_probs=logprobs, entropy=logprobs.detach() * 0 + 1.0)
+
+    return model
+
+
+def async_loss(compute: Callable[..., Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    weights = (torch.arange(30, dtype=torch.float32) / 20 - 0.5).requires_grad_()
+    loss = compute(forward(weights), inputs)
+    (gradient,) = torch.autograd.grad(loss, weights)
+    return loss.detach(), gradient
+
+
+def test_trls_async_trainer_with_ppo_is_trls_own_loss(async_trainer: Callable[[str], Any]) -> None:
+    from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
+
+    inputs, trainer = async_inputs(), async_trainer("ppo")
+    ours = async_loss(trainer.compute_loss, inputs)
+    assert not any(name.startswith("clip_ratio") for name in trainer._metrics["train"])
+    assert trainer._metrics["train"]["fspo/clip_rate"][0] > 0
+    assert trainer._step_samples == 4
+    theirs = async_loss(lambda *args: AsyncGRPOTrainer.compute_loss(trainer, *args), inputs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["fspo", "gspo", "grpo"])
+def test_trls_async_trainer_weighs_whole_completions(name: str, async_trainer: Callable[[str], Any]) -> None:
+    inputs, trainer = async_inputs(), async_trainer(name)
+    selected = inputs["token_index"] >= 0
+
+    def expected(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+        outputs = model(inputs["input_ids"], inputs["shift_labels"])
+        logprobs = outputs.log_probs.flatten()[inputs["token_index"][selected]]
+        out = trainer.objective(
+            logprobs, inputs["old_log_probs"][selected], torch.tensor([1.0, -0.5, 0.7, -1.2]),
+            segment_ids=inputs["segment_id"][selected],
+        )  # fmt: skip
+        loss: Tensor = out.loss / 2
+        return loss
+
+    torch.testing.assert_close(async_loss(trainer.compute_loss, inputs), async_loss(expected, inputs))
+
+
+def test_a_trainer_that_unsloth_made_is_refused() -> None:
+    made = type("UnslothGRPOTrainer", (), {})
+    with pytest.raises(ValueError, match="Unsloth has replaced the loss"):
+        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {})())
+    adapters.refuse_unsloth(type("FSPOTrainer", (), {})())
+
+
+class ClippedPGLossFn:
+    """The interface of NeMo-RL's own loss: what its trainer reads from it, and some of its metrics."""
+
+    def __init__(self, kl_penalty: float = 0.0) -> None:
+        self.input_type, self.loss_type = "logprob", "token_level"
+        self.reference_policy_kl_penalty, self.use_fused_linear_logprobs = kl_penalty, False
+
+    def __call__(self, next_token_logprobs: Tensor, data: Any, global_valid_seqs: Any, global_valid_toks: Any) -> Any:
+        assert not next_token_logprobs.requires_grad
+        valid = float(data["sample_mask"].sum())
+        return torch.tensor(3.0), {"loss": 3.0, "num_valid_samples": valid, "probs_ratio_clamped": 1.0}
+
+
+def nemo(batch: Inputs, logprobs: Tensor, loss: Any, parts: list[slice]) -> Tensor:
+    """As NeMo-RL calls a loss: full sequences, whose first token has no prediction, and the counts of the batch."""
+
+    def full(values: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(values[:, :1], 9), values], 1)
+
+    sample_mask = torch.ones(len(batch.mask))
+    data = {
+        "token_mask": full(batch.mask.float()), "sample_mask": sample_mask, "advantages": full(token_advantages(batch)),
+        "prev_logprobs": full(batch.old_logprobs), "generation_logprobs": full(batch.sampler_logprobs),
+        "reference_policy_logprobs": full(batch.ref_logprobs),
+    }  # fmt: skip
+    total, valid = logprobs.sum() * 0, 0.0
+    for part in parts:
+        value, metrics = loss(
+            next_token_logprobs=logprobs[part], data={key: values[part] for key, values in data.items()},
+            global_valid_seqs=sample_mask.sum(), global_valid_toks=batch.mask.sum(),
+        )  # fmt: skip
+        total, valid = total + value, valid + metrics["num_valid_samples"]
+        assert metrics["loss"] == pytest.approx(float(value.detach()))
+        assert "probs_ratio_clamped" not in metrics
+    assert valid == len(batch.mask)
+    return total
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_nemo_micro_batches_and_packed_sequences_add_up(name: str) -> None:
+    batch = random_batch(5)
+    options = {"mismatch": {"c": 0.3}, "kl": {"coef": 0.1}, **OBJECTIVES[name]}
+    loss = pickle.loads(pickle.dumps(adapters.NemoLoss(ClippedPGLossFn(0.1), name, **options)))
+    expected = whole(
+        fspo.objectives.get(name, **options), batch, sampler_logprobs=batch.sampler_logprobs,
+        ref_logprobs=batch.ref_logprobs,
+    )  # fmt: skip
+    each = [slice(i, i + 1) for i in range(len(batch.mask))]
+    for parts in ([slice(None)], [slice(0, 1), slice(1, None)], each):
+        ours = with_gradient(partial(nemo, batch, loss=loss, parts=parts), batch)
+        assert_same(ours, expected)
+
+
+def test_nemo_settings_that_would_be_ignored_are_refused() -> None:
+    with pytest.raises(ValueError, match="give kl as well"):
+        adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo")
+    batch = random_batch(5)
+    loss = adapters.NemoLoss(ClippedPGLossFn(), "fspo")
+    data = {name: torch.ones_like(batch.logprobs) for name in ("token_mask", "advantages", "prev_logprobs")}
+    with pytest.raises(ValueError, match="counts the tokens of a batch after its loss"):
+        loss(
+            batch.logprobs[:, 1:], data | {"sample_mask": torch.ones(len(batch.mask))}, torch.tensor(1), torch.tensor(1)
+        )
+
+
+@pytest.fixture
+def slime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """slime's module of losses and Megatron's, as far as the loss calls them; returns the arguments of a run."""
+
+    def get_log_probs_and_entropy(logits: Tensor, *, args: Any, unconcat_tokens: Any, total_lengths: Any,
+                                  response_lengths: list[int]) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
+        return torch.empty(0), {"log_probs": list(logits.split(response_lengths))}
+
+    functions = {
+        "get_log_probs_and_entropy": get_log_probs_and_entropy,
+        "get_rollout_top_p_logprob_kwargs": lambda args, batch: {},
+    }
+    mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
+    tree: dict[str, dict[str, Any]] = {
+        "slime": {}, "slime.backends": {}, "slime.backends.megatron_utils": {},
+        "slime.backends.megatron_utils.loss": functions, "megatron": {}, "megatron.core": {"mpu": mpu},
+    }  # fmt: skip
+    for name, content in tree.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+        if "." in name:
+            setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
+    return SimpleNamespace(calculate_per_token_loss=True, use_rollout_logprobs=False)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_slime_micro_batches_add_up(name: str, slime: SimpleNamespace) -> None:
+    batch = random_batch(6)
+    options = {"mismatch": {"level": "geometric", "low": 0.9, "high": 1.1}, "kl": {"coef": 0.1}, **OBJECTIVES[name]}
+    slime.fspo = {"name": name, "mean_length": mean_length(batch), **options}
+    T = batch.mask.shape[1]
+
+    def ours(logprobs: Tensor) -> Tensor:
+        total = logprobs.sum() * 0
+        for part in (slice(0, 1), slice(1, None)):
+            rows = batch[part]
+            data = {
+                "unconcat_tokens": None, "total_lengths": None, "response_lengths": [T] * len(rows.mask),
+                "advantages": list(token_advantages(rows)), "loss_masks": list(rows.mask.int()),
+                "log_probs": list(rows.old_logprobs), "rollout_log_probs": list(rows.sampler_logprobs),
+                "ref_log_probs": list(rows.ref_logprobs),
+            }  # fmt: skip
+            loss, metrics = adapters.slime_loss(slime, data, logprobs[part].reshape(-1), None)
+            assert torch.tensor([0, *metrics.values()]).isfinite().all()  # as slime collects them
+            total = total + loss
+        return total / batch.mask.sum()
+
+    expected = whole(
+        fspo.objectives.get(name, **options), batch, sampler_logprobs=batch.sampler_logprobs,
+        ref_logprobs=batch.ref_logprobs,
+    )  # fmt: skip
+    assert_same(with_gradient(ours, batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [({"calculate_per_token_loss": False}, "--calculate-per-token-loss"), ({"use_tis": True}, "use_tis is a setting")],
+)
+def test_slime_settings_that_would_be_ignored_are_refused(
+    changed: dict[str, Any], sentence: str, slime: SimpleNamespace
+) -> None:
+    vars(slime).update(changed)
+    with pytest.raises(ValueError, match=sentence):
+        adapters.slime_loss(slime, {}, torch.zeros(3), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"),
+    [
+        ("fspo_adaptive", {}, "fspo_adaptive learns its band"),
+        ("fspo", {"clip_rate": 0.1}, "set clip_rate to null and give c_low and c_high"),
+        ("fspo", {"drift": "kl"}, "fspo takes its drift from the whole batch.*give drift='zero' or a number"),
+        ("fspo", {"drift": "bounded"}, "takes its drift"),
+        ("fspo", {"kl": {"coef": 0.1}}, "kl needs ref_logprobs, which this hook does not have"),
+        ("gspo", {}, "gspo is a mean over responses.*give mean_length"),
+        ("fspo_root", {}, "give mean_length"),
+        ("fspo", {"reference_length": 100}, "give mean_length"),
+        ("no_such", {}, "there is no objective"),
+    ],
+)
+def test_what_a_hook_without_state_cannot_compute_is_one_sentence(
+    name: str, parameters: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
+        adapters.SkyRLLoss(name, **parameters)
+    assert "\n" not in str(error.value)
+
+
+def test_a_band_around_a_given_drift_is_fixed() -> None:
+    assert adapters.SkyRLLoss("fspo", drift=-0.01).objective.clip_parameters["drift"] == -0.01
+
+
+def test_advantages_that_differ_within_a_response_are_for_token_objectives_only() -> None:
+    batch = random_batch(7)
+    A = torch.randn_like(batch.logprobs)
+    rows = [list(x) for x in (batch.logprobs, batch.old_logprobs, A, batch.mask)]
+    ours = adapters.loss_of(fspo.objectives.get("grpo"), rows[0], rows[1], rows[2], rows[3], None)
+    expected = fspo.objectives.get("grpo")(batch.logprobs, batch.old_logprobs, A, batch.mask)
+    torch.testing.assert_close(ours.loss, expected.loss)
+    with pytest.raises(ValueError, match="weighs whole responses"):
+        adapters.loss_of(fspo.objectives.get("fspo"), rows[0], rows[1], rows[2], rows[3], None)
+
+
+def blocks(section: str) -> list[str]:
+    """The code blocks of a section of docs/adapters.md."""
+    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_lines_of_the_page_for_trl_make_a_trainer() -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks("TRL's AsyncGRPOTrainer")[0], scope)
+    assert scope["Trainer"].compute_loss is adapters.PackedLoss.compute_loss
+    assert scope["Trainer"].objective.name == "fspo"
+
+
+def test_the_lines_of_the_page_for_the_others_make_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: dict[str, Any] = {}
+    registry = SimpleNamespace(register=registered.__setitem__)
+    for name in ("", ".backends", ".backends.skyrl_train", ".backends.skyrl_train.utils"):
+        monkeypatch.setitem(sys.modules, f"skyrl{name}", ModuleType(f"skyrl{name}"))
+    module = ModuleType("skyrl.backends.skyrl_train.utils.ppo_utils")
+    vars(module)["PolicyLossRegistry"] = registry
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(blocks("SkyRL")[0], {})
+    assert registered["fspo"].objective.name == "fspo"
+
+    client = SimpleNamespace(forward_backward_custom=lambda data, loss: SimpleNamespace(result=lambda: loss))
+    scope: dict[str, Any] = {"training_client": client, "data": []}
+    exec(blocks("Tinker")[0], scope)
+    assert isinstance(scope["result"], adapters.TinkerLoss)
+
+    scope = {"loss_fn": ClippedPGLossFn()}
+    exec(blocks("NeMo-RL")[0], scope)
+    assert isinstance(scope["loss_fn"], adapters.NemoLoss)
+
+    settings = tomllib.loads(blocks("prime-rl")[0])["trainer"]["loss"]
+    assert getattr(adapters, settings["import_path"].removeprefix("fspo.engines.adapters.")) is adapters.prime_rl_loss
+    batch = random_batch(0)
+    assert prime_rl(batch, batch.logprobs, **settings["kwargs"]).isfinite()
+
+    options, text = blocks("slime")
+    assert "fspo.engines.adapters.slime_loss" in options
+    assert fspo.objectives.get(**yaml.safe_load(text)["fspo"]).name == "fspo"
