@@ -22,6 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
 from fspo import advantages, objectives
+from fspo.engines.adapters import refuse_unsloth
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
 from fspo.engines.updates import UpdateTracker, loggable
 from fspo.files import replace_file
@@ -172,6 +173,7 @@ class FSPOTrainer(GRPOTrainer):
     objective: Objective
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refuse_unsloth(self)
         super().__init__(*args, **kwargs)
         config = self.args
         if not isinstance(config, FSPOConfig):
