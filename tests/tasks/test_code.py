@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -39,22 +38,6 @@ def test_programs_read_their_input_and_print() -> None:
     assert [(o.status, o.stdout) for o in outcomes] == [("ok", "2\n"), ("ok", "42\n"), ("error", "")]
 
 
-def test_the_network_is_out_of_reach() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        code = f"""
-        import socket
-        try:
-            socket.create_connection(("127.0.0.1", {port}), timeout=2)
-            print("connected")
-        except OSError as error:
-            print("refused")
-        """
-        assert run(code).stdout == "refused\n"
-        here = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-        assert here.stdout == "connected\n"
-
-
 def test_files_outside_are_absent_and_the_folder_is_empty_every_time(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
@@ -87,33 +70,6 @@ def test_file_size_memory_time_and_output_are_limited() -> None:
     flood = run("while True: print('x' * 1000)", output_kb=16, seconds=60)
     assert flood.status == "output"
     assert len(flood.stdout) < 2**20
-
-
-def test_a_fork_bomb_is_bounded_and_gone_afterwards() -> None:
-    code = """
-    import os, time
-    started = 0
-    try:
-        while True:
-            if os.fork() == 0:
-                os.setsid()
-                time.sleep(1000)
-            started += 1
-    except OSError:
-        print(started)
-    """
-    outcomes = run_python(textwrap.dedent(code), ["", ""], Limits(processes=10, seconds=60))
-    assert [0 < int(outcome.stdout) < 10 for outcome in outcomes] == [True, True]
-
-
-def test_a_program_cannot_kill_anything_outside() -> None:
-    victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        run(f"import os, signal\ntry: os.kill({victim.pid}, 9)\nfinally: os.kill(-1, 9)")
-        assert victim.poll() is None
-    finally:
-        victim.kill()
-        victim.wait()
 
 
 def test_killing_the_sandbox_from_outside_takes_everything_down() -> None:
@@ -198,33 +154,6 @@ def test_rows_that_no_program_can_pass_are_refused_at_the_start(tmp_path: Path, 
     task = tasks.get({"name": f"code:{path}", "eval_path": str(path)})
     with pytest.raises(ValueError, match=says):
         Scorer(task).__enter__()
-
-
-def test_the_expected_outputs_are_out_of_reach(doubling: str) -> None:
-    """A program that finds the task's file in the command line of a process of the host, and prints what it says."""
-    code = """
-    import glob, json
-    given = input()
-    for path in [*glob.glob("/proc/*/cmdline"), *glob.glob("/proc/*/environ")]:
-        try:
-            for word in open(path).read().replace("=", chr(0)).split(chr(0)):
-                if word.endswith(".jsonl"):
-                    tests = json.loads(open(word).readline())["tests"]
-                    print(*[test["output"] for test in tests if test["input"] == given])
-        except (OSError, ValueError):
-            pass
-    """.replace("\n    ", "\n")
-    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling})
-    example = task.example("eval", 0)
-    trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", doubling])
-    try:
-        seen = subprocess.run([sys.executable, "-c", code], input="5", capture_output=True, text=True).stdout
-        assert "10" in seen  # it works outside
-        with Scorer(task) as scorer:
-            assert [score.value for score in scorer.score([example] * 2, [code] * 2)] == [0.0, 0.0]
-    finally:
-        trainer.kill()
-        trainer.wait()
 
 
 @pytest.mark.parametrize("graded", [False, True])

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import string
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -112,37 +111,6 @@ def test_a_changed_solution_earns_what_the_rules_say(spec: dict[str, Any], index
             assert task.score(example, text) in (0.0, float(expected > 0))
 
 
-def test_many_answers_are_right() -> None:
-    for spec in SPECS.values():
-        task = tasks.get(spec | {"seed": 1} | ({"worked": 1.0} if spec["name"] == "choice" else {}))
-        assert isinstance(task, Procedural)
-        example = next(e for i in range(100) if (e := task.example("train", i)).difficulty > 0.6)
-        other = [s for i in range(200) if (s := _solution_of(task, example, i))]
-        assert len(set(other)) > 10, spec
-
-
-def _solution_of(task: Procedural, example: Example, k: int) -> str | None:
-    """Another right answer: the solution of the example, changed where the task leaves a choice."""
-    solution = example.solution or ""
-    if task.name == "conflict":
-        changed = re.sub(r"([0-9])([a-z])$", rf"\1{string.ascii_lowercase[k % 26]}", solution)
-    elif task.name == "choice":
-        piece = 1 + k % 7
-        body = example.prompt[4:-1]
-        first = 2 + 2 * k % len(body)
-        cuts = [body[:first], *(body[j : j + 2 * piece] for j in range(first, len(body), 2 * piece))]
-        totals = itertools.accumulate(sum(map(int, c[1::2])) for c in cuts)
-        changed = ",".join(f"{c}>{t % 3}" for c, t in zip(cuts, totals, strict=True))
-    elif task.name == "maze":
-        cells = solution.split(" ")
-        at = k % (len(cells) - 1)
-        changed = " ".join([*cells[: at + 2], *cells[at : at + 2], *cells[at + 2 :]])  # one step back and again
-    else:
-        numbers = solution.split(",")
-        changed = ",".join(numbers[: k % len(numbers)] + numbers[k % len(numbers) + 1 :])  # two steps in one
-    return changed if task.credit(example, changed) > 0.99 or task.name == "conflict" else None
-
-
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
 def test_sizes_are_log_uniform_and_answers_spread_widely(spec: dict[str, Any]) -> None:
     task = tasks.get(spec)
@@ -155,25 +123,6 @@ def test_sizes_are_log_uniform_and_answers_spread_widely(spec: dict[str, Any]) -
     assert low - 0.03 <= expected <= high + 0.03  # few different walks: a split has not every number
     lengths = [len(e.solution or "") for e in examples]
     assert max(lengths) >= 15 * min(lengths)
-
-
-def test_answers_of_two_thousand_characters() -> None:
-    large = ({"name": "walk", "n_max": 2500}, {"name": "conflict", "n_max": 600}, {"name": "choice", "n_max": 1000},
-             {"name": "maze", "n_min": 40, "n_max": 50, "detour": 0.9})  # fmt: skip
-    for spec in large:
-        task = tasks.get(spec)
-        assert max(len(task.example("train", i).solution or "") for i in range(300)) > 1200, spec
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_prompt_is_in_two_splits(name: str) -> None:
-    seen: dict[str, str] = {}
-    for seed, n_max in ((0, 40), (1, 40), (0, 48)):
-        task = tasks.get({"name": name, "n_max": n_max, "seed": seed})
-        for split in SPLITS:
-            for i in range(100):
-                assert seen.setdefault(task.example(split, i).prompt, split) == split
-    assert set(seen.values()) == set(SPLITS)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
@@ -208,13 +157,6 @@ def test_working_pays_for_hard_questions_only() -> None:
     assert set(paid[False]) == {1.0}
     low, high = wilson(len(paid[False]), 3000, 0.999)
     assert low <= task.optimum()["worked"] <= high
-
-
-def test_solutions_show_working_at_the_wanted_share() -> None:
-    task = tasks.get("choice")
-    shown = sum(">" in (task.example("train", i).solution or "") for i in range(3000))
-    low, high = wilson(shown, 3000, 0.999)
-    assert low <= 0.3 <= high
 
 
 @pytest.mark.parametrize("short", [0.3, 0.7])

@@ -172,7 +172,7 @@ def test_a_registered_task_has_a_name_of_its_own(module: str, monkeypatch: pytes
         name = "sort"
         summary = "another"
 
-    with pytest.raises(ValueError, match=r"'sort' exists already \(fspo\.tasks\.builtin\): choose another name"):
+    with pytest.raises(ValueError, match=r"'sort' exists already \(fspo\.tasks\.procedural\): choose another name"):
         tasks.register(Sort)
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -140,17 +139,6 @@ def test_scores_are_in_order(rewards: Rewards) -> None:
     assert not scorer.failures
 
 
-def test_one_hanging_sample_costs_only_itself(rewards: Rewards) -> None:
-    task = rewards("reward")
-    examples = [task.example("train", i) for i in range(64)]
-    completions = ["good"] * 64
-    completions[7] = completions[40] = "loop"
-    with Scorer(task, timeout=TIMEOUT) as scorer:
-        scores = scorer.score(examples, completions)
-    assert [i for i, score in enumerate(scores) if score != Score(1.0)] == [7, 40]
-    assert scorer.failures == {"timeout": 2}
-
-
 @pytest.mark.usefixtures("no_process_left")
 def test_answers_added_early_have_the_scores_of_one_call(rewards: Rewards) -> None:
     task = rewards("reward")
@@ -191,25 +179,6 @@ def test_a_batch_that_is_given_up_does_not_mix_up_the_next(rewards: Rewards) -> 
             batch.add(dict.fromkeys(range(4), "quarter_second"))
             1 / 0  # noqa: B018
         assert scorer.score(examples, ["binary"] * 4) == [Score(0.5)] * 4
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_an_interrupt_does_not_mix_up_the_next_batch(rewards: Rewards) -> None:
-    task = rewards("reward")
-    examples = [task.example("train", i) for i in range(4)]
-    with Scorer(task, timeout=600) as scorer:
-        stopped = threading.Event()
-
-        def press() -> None:
-            """Repeated, because Python only prints an interrupt that arrives in a callback of the garbage collector."""
-            while not stopped.wait(0.5):
-                os.kill(os.getpid(), signal.SIGINT)
-
-        threading.Thread(target=press, daemon=True).start()
-        with pytest.raises(KeyboardInterrupt):
-            scorer.score(examples, ["loop", "loop", "binary", "binary"])
-        stopped.set()
-        assert scorer.score(examples, ["good"] * 4) == [Score(1.0)] * 4
 
 
 @pytest.mark.usefixtures("no_process_left")

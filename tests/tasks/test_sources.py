@@ -108,11 +108,6 @@ WRONG = [
 ]
 
 
-def test_math_answers_are_compared_by_value() -> None:
-    assert [pair for pair in RIGHT if not equal(*pair)] == []
-    assert [pair for pair in WRONG if equal(*pair)] == []
-
-
 @pytest.mark.usefixtures("no_process_left")
 def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path: Path) -> None:
     pairs = RIGHT + WRONG
@@ -138,17 +133,6 @@ def test_math_verify_is_right_in_a_thread_of_this_process() -> None:
     thread.start()
     thread.join(30)
     assert found == [True] * len(RIGHT)
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_an_answer_that_sympy_never_finishes_is_wrong_not_unscored(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.jsonl", [{"question": "q", "answer": "5"}])
-    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
-    example = task.example("eval", 0)
-    answers = ["\\boxed{\\frac{9^{9^{9^9}}}{7!!}}", "\\boxed{(x+1)^{1000}}", "\\boxed{5}"]
-    with Scorer(task) as scorer:
-        scores = scorer.score([example] * 3, answers)
-    assert [score.value for score in scores] == [0.0, 0.0, 1.0]
 
 
 def test_references() -> None:

@@ -253,7 +253,7 @@ def test_ctrl_c_stops_all_after_the_step(small: list[str], tmp_path: Path) -> No
 def test_an_error_of_a_follower_is_shown(small: list[str], tmp_path: Path) -> None:
     (tmp_path / "broken_tasks.py").write_text(
         "import sys\n"
-        "from fspo.tasks.builtin import Sort\n"
+        "from fspo.tasks.procedural import Sort\n"
         "class Broken(Sort):\n"
         "    name = 'broken'\n"
         "    def example(self, split, index):\n"

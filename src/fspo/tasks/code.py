@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.tasks.rows import FileTask
+from fspo.tasks.rows import PromptTask
 from fspo.tasks.sandbox.launch import GRACE, Isolation, Limits, run_python
 from fspo.tasks.task import Example
 
 
-class Code(FileTask):
+class Code(PromptTask):
     """Each row has a prompt and tests, [{"input": ..., "output": ...}]; the reward is 1 when all tests pass."""
 
     name: ClassVar[str] = "code"
@@ -29,23 +29,7 @@ class Code(FileTask):
         "full", description="limits: run programs even if this machine cannot isolate them; they can read your files."
     )
 
-    def content(self, row: dict[str, Any]) -> str:
-        prompt = row.get("prompt")
-        if not isinstance(prompt, str):
-            raise ValueError(f"a row of {self.path!r} has no prompt (it has {', '.join(row)}): add a prompt")
-        return prompt
-
-    def example(self, split: str, index: int) -> Example:
-        row = self.row(split, index)
-        return Example(
-            prompt=self.content(row),
-            answer=self._tests(row),
-            task=self.label,
-            index=index,
-            solution=row.get("solution"),
-        )
-
-    def _tests(self, row: dict[str, Any]) -> list[list[str]]:
+    def answer(self, row: dict[str, Any]) -> list[list[str]]:
         """Pairs of input and expected output; raises `ValueError` if no program could pass them."""
         tests, name = row.get("tests"), f"the row {self.content(row)[:40]!r} of {self.path!r}"
         if not tests or not all(isinstance(test, dict) and {"input", "output"} <= set(test) for test in tests):
@@ -76,7 +60,7 @@ class Code(FileTask):
         """Fail at the start of a run, not at its first answer, if this machine has no sandbox or a row no test."""
         rows, held_out = self.rows()
         for row in (*rows, *(held_out or ())):
-            self._tests(row)
+            self.answer(row)
         outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.isolation)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")

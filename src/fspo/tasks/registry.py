@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fspo.settings import Registry
-from fspo.tasks.builtin import BUILTIN
 from fspo.tasks.code import Code
 from fspo.tasks.free_form import PATHS, TRADEOFFS
 from fspo.tasks.mixture import Mixture
+from fspo.tasks.procedural import BUILTIN
 from fspo.tasks.reasoning import ReasoningGym
 from fspo.tasks.rows import Custom, HuggingFace, Jsonl
 from fspo.tasks.task import Task

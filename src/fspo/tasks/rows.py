@@ -199,7 +199,24 @@ def worked(answer: str, solution: str, gold: str) -> str:
     return text if stated is not None and stated.parts == (gold,) else f"{text}\n\\boxed{{{gold}}}".lstrip()
 
 
-class Custom(FileTask):
+class PromptTask(FileTask):
+    """Rows with a prompt and, if there is one, a solution; `answer` is what a subclass scores with."""
+
+    def content(self, row: dict[str, Any]) -> str:
+        for name in ("prompt", *QUESTION_COLUMNS):
+            if name in row:
+                return str(row[name])
+        raise ValueError(f"a row of {self.path!r} has no prompt (it has {', '.join(row)}): add a prompt")
+
+    def answer(self, row: dict[str, Any]) -> Any:
+        return row.get("answer")
+
+    def example(self, split: str, index: int) -> Example:
+        row = self.row(split, index)
+        return Example(self.content(row), self.answer(row), self.label, index, solution=row.get("solution"))
+
+
+class Custom(PromptTask):
     """Prompts are the rows of a JSON-lines file; the function is imported in the scoring process only."""
 
     name: ClassVar[str] = "python"
@@ -215,22 +232,6 @@ class Custom(FileTask):
         if value.count(":") != 1 or not all(value.split(":")):
             raise ValueError("it must read module:function")
         return value
-
-    def content(self, row: dict[str, Any]) -> str:
-        for name in ("prompt", *QUESTION_COLUMNS):
-            if name in row:
-                return str(row[name])
-        raise ValueError(f"a row of {self.path!r} has no prompt (it has {', '.join(row)}): add a prompt")
-
-    def example(self, split: str, index: int) -> Example:
-        row = self.row(split, index)
-        return Example(
-            prompt=self.content(row),
-            answer=row.get("answer"),
-            task=self.label,
-            index=index,
-            solution=row.get("solution"),
-        )
 
     def score(self, example: Example, completion: str) -> float:
         return _resolve(self.function)(example.prompt, completion, example.answer)

@@ -14,7 +14,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
-from fspo.tasks.scoring.scorer import checked, message
+from fspo.tasks.scoring import checked, message
 from fspo.tasks.task import Example, Task
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

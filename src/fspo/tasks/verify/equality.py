@@ -545,15 +545,13 @@ def _readable(text: str) -> bool:
     bare = re.sub(r"(?:begin|end)\{[a-z]*matrix\}", " ", text)
     if _STRANGE.search(re.sub(r"\\[a-zA-Z]+", " | ", bare).strip()):  # a command separates: 3\cdot5
         return False
-    depth = 0
+    depth = braces = 0
     for character in re.sub(r"\\[{}]", "", text):
         depth += (character in "([{") - (character in "}])")
-        if depth > DEEPEST:
+        braces += (character == "{") - (character == "}")
+        if depth > DEEPEST or braces < 0:
             return False
-    braces = re.sub(r"[^{}]", "", re.sub(r"\\[{}]", "", text))
-    while "{}" in braces:
-        braces = braces.replace("{}", "")
-    return not braces and _affordable(text)
+    return braces == 0 and _affordable(text)
 
 
 def _affordable(text: str) -> bool:

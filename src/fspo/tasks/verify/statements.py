@@ -44,9 +44,9 @@ _PHRASE = re.compile(
     r"(?:(?:must|should|will|would|has to|turns out to|works out to)\s+be|comes (?:out )?to"
     r"|is|are|was|be|equals?|:|becomes)|\s{0,4}=)(?![a-zA-Z])[\s:*_]{0,8}"
 )
-_DENYING = re.compile(rf"{_ANSWER}\s+(?:\w+n['’]t|cannot|can not|(?:can|could|might|may) be)\b")
 _HEADING = re.compile(rf"{_ANSWER}:?[*_]{{0,3}}[ \t]*\n")
-_SUPPOSED = _words(
+_DENYING = re.compile(rf"{_ANSWER}\s+(?:\w+n['’]t|cannot|can not|(?:can|could|might|may) be)\b")
+_SUPPOSED = _words(  # before a phrase
     r"\b(?:suppos\w+|assum\w+|pretend|imagine|if|unless|whether|when)\s+(?:that\s+)?(?:\w+\s+){0,3}$"
     r"|\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)\b[^,]*$"
     r"|(?:n['’]t|\b(?:not|cannot|never))\s+(?:\w+\s+){0,2}(?:true|likely|sure|certain|say|think|believe|know|mean"
@@ -66,7 +66,7 @@ _CONTINUED = re.compile(
     r"|, (?=[a-z]{2,}\b(?<!and)(?<!or))|\s\((?=[^()\\]*[a-z]{3}|[\d\s.]+[-+*/×=])|\s[-–—]\s(?=[a-zA-Z]{2})|;\s"
 )
 _NUMBER = re.compile(r"[-+−–]?\s?[$£€]?\s?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
-_OPEN = _words(
+_OPEN = _words(  # beside a number: it is not the answer, or only part of it
     r"\b(?:not|no|or|either|neither|nor|between|maybe|perhaps|possibly|might|could|may|cannot|unknown|unclear|unsure"
     r"|at least|at most|than|greater|fewer|guess|uncertain|undetermined|impossible|never|if|unless|except|but"
     r"|minus|plus|times|divided|multiplied|negative|half|third|quarter|twice|double|triple|thrice|root|squared?|cubed?"
@@ -79,19 +79,19 @@ _GIVES_UP = _words(
     r"|enough)|no idea|giv(?:e|ing) up|maybe|perhaps|guess|uncertain|unsure|unclear|impossible to|insufficient"
     r"|undetermined|more information|(?:might|could|may) be)\b"
 )
-_WITHDRAWN = _words(
+_WITHDRAWN = _words(  # after a statement
     r"\bwait[,.!…:]|\b(?:no,? wait|scratch that|on second thought|i (?:made|have made) an? (?:mistake|error)"
     r"|i (?:was wrong|do not know|don['’]t know|have no idea|give up)"
     r"|(?:that|this|it|which)(?:(?:['’]s| is| was) (?:wrong|incorrect|false|not (?:right|correct))"
     r"|(?: is| was)n['’]t (?:right|correct)| can(?:not|['’]t) be (?:right|correct)))\b"
     r"|^[\s$*.)\]\\}]*(?:is|was)(?:n['’]t| not| wrong| incorrect| false)\b"
 )
-_DENIED = _words(
+_DENIED = _words(  # before a box
     r"(?:\b(?:not|never|neither|nor|cannot)|n['’]t)(?:\s+(?:be|equal|simply|just|actually|to|the|answer)){0,3}[\s$*:\\(\[{]*$"
     r"|(?:\\neq?|≠|!=|\\not\s?=)[\s{]*$"
 )
-_HEDGED = _words(
-    r"\b(?:maybe|perhaps|possibly|guess|either|neither|nor|(?:might|could|may) be|suppose|assume|doubt|whether)\b"
+_HEDGED = _words(  # in the last sentence
+    rf"{_GIVES_UP.pattern}|\b(?:possibly|either|neither|nor|suppose|assume|doubt|whether)\b"
     r"|^(?:let|try|testing|consider)\b|\b(?:not|n['’]t|never|negative|minus|at least|at most|(?:more|less|greater"
     r"|fewer) than|between|up to|half of|twice|question is about)(?: be| equal| equal to)?\W{0,4}\d"
     r"|\d\s?(?:[a-z]{1,12}\s)?or\s\W?\d|\bnot (?:true|the case|an?\s|the\s)|\bwould\b.*\bif\b|\?$"
@@ -220,11 +220,7 @@ def _hashed(text: str) -> _Statement | None:
     start = text.rfind("####")
     content = text[start + 4 : start + 4 + CLAUSE].lstrip("# \t") if start >= 0 else ""
     content = re.sub(r"^[*_]*(?:the )?(?:final )?answer[*_]*(?: is)?[\s:*_]*", "", content, flags=re.IGNORECASE)
-    value, question = _clause(content)
-    if not value:
-        return None
-    end = text.find(value, start) + len(value)
-    return _Statement(start, end) if question else _read(value, start, end)
+    return _read(text, content, start, start)
 
 
 def _phrase(text: str, mode: Mode) -> _Statement | None:
@@ -250,17 +246,28 @@ def _phrase(text: str, mode: Mode) -> _Statement | None:
         content = text[phrase.end() : phrase.end() + CLAUSE]
         if display := re.match(r"(?:\\\[|\$\$)(.+?)(?:\\\]|\$\$)", content, re.DOTALL):
             return _Statement(start, phrase.end() + display.end(), (display[1].strip(),), certain=True)
-        value, question = _clause(content)
-        end = text.find(value, phrase.end()) + len(value)
-        rest = text[end : phrase.end() + TAIL] if value else ""
-        if not value or (mode == "boxed" and re.search(r"\d", rest)):
+        statement = _read(text, content, start, phrase.end())
+        if statement and mode == "boxed" and re.search(r"\d", text[statement.end : phrase.end() + TAIL]):
             return None
-        return _Statement(start, end) if question else _read(value, start, end)
+        return statement
     return None
 
 
-def _read(value: str, start: int, end: int) -> _Statement | None:
-    """What a clause says is the answer: a value, the one number in it, or else its words."""
+def _read(text: str, content: str, start: int, after: int) -> _Statement | None:
+    """What a clause says is the answer: a value, the one number in it, or else its words; of a question, nothing.
+
+    The clause is the first sentence of the content, without what a subordinate clause adds to it.
+    """
+    content = content.lstrip(" \t\n*_:")
+    sentence = _SENTENCE.search(content)
+    value = content[: sentence.start()] if sentence else content
+    value = value[: continued.start()] if (continued := _CONTINUED.search(value)) else value
+    value = value.strip().rstrip("*_ ")
+    if not value:
+        return None
+    end = text.find(value, after) + len(value)
+    if sentence is not None and sentence[0] == "?":
+        return _Statement(start, end)
     value = value[filler.end() :] if (filler := _FILLER.match(value)) else value
     if _VALUE.match(value):
         return _Statement(start, end, (value,), certain=True)
@@ -271,15 +278,6 @@ def _read(value: str, start: int, end: int) -> _Statement | None:
     if _OPEN.search(value) or not re.fullmatch(r"[a-zA-Z\s,:;'’\"*_$-]*", before):
         return _Statement(start, end)
     return _Statement(start, end, (value[numbers[0].start() :].strip(),), certain=True) if len(numbers) == 1 else None
-
-
-def _clause(content: str) -> tuple[str, bool]:
-    """The first sentence of a text without what a subordinate clause adds to it, and whether it is a question."""
-    content = content.lstrip(" \t\n*_:")
-    sentence = _SENTENCE.search(content)
-    content = content[: sentence.start()] if sentence else content
-    content = content[: end.start()] if (end := _CONTINUED.search(content)) else content
-    return content.strip().rstrip("*_ "), sentence is not None and sentence[0] == "?"
 
 
 def _displayed(text: str) -> str | None:
@@ -307,27 +305,21 @@ def _alone(text: str, mode: Mode) -> str | None:
 def _last_result(text: str) -> str | None:
     """For `any`: the result in the last sentence that has one, if the text does not give up or leave it open."""
     tail = re.sub(r"<<[^<>\n]{0,100}>>", "", text[-TAIL:]).rstrip()  # annotations of GSM8K's calculator
-    if _GIVES_UP.search(tail[-TAIL // 2 :]):
-        return None
     sentences = [sentence for sentence in re.split(r"(?<=[.?!])\s|\n", tail) if re.search(r"[\d\\]", sentence)]
     last = sentences[-1].strip(" .*_") if sentences else ""
-    if not last or _HEDGED.search(last):
+    if not last or _HEDGED.search(last) or _GIVES_UP.search(tail[-TAIL // 2 :]):
         return None
     last = re.sub(r"\$(?=\s?[\d.])(?![^$]*[\\^_=][^$]*\$)", "", last)  # money, not mathematics
     if spans := re.findall(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", last):
         return str(max(spans[-1], key=len))
     last = last.replace("$", "")
-    results = [
-        match for match in _RESULT.finditer(last) if not re.match(r"[a-zA-Z][\d.]", last[max(0, match.start() - 1) :])
-    ]
+    equals = last.rfind("=")
+    results = [match for match in _RESULT.finditer(last) if not re.match(r"[a-zA-Z][\d.]", last[match.start() - 1 :])]
+    results = [match for match in results if match.start() > equals >= 0][:1] or results[-1:]
     if not results:
         return None
-    if (equals := last.rfind("=")) >= 0:
-        results = [match for match in results if match.start() > equals][:1] or results
-    result = results[-1]
-    unit = _SCALE.match(last, result.end())
-    term = _TERM.search(last[:equals]) if 0 <= equals < result.start() else None
+    result, unit = results[0][0].strip(), _SCALE.match(last, results[0].end())
+    term = _TERM.search(last[:equals]) if 0 <= equals < results[0].start() else None
     # The sum before it is checked too, unless words are part of it: 14 hours * 10 = 140.
     whole = term is not None and not re.search(r"[-*/+×÷−–x(]\s*$", last[: term.start()])
-    chain = f"{term[0]} = " if term is not None and whole else ""
-    return chain + result[0].strip() + (unit[0] if unit else "")
+    return (f"{term[0]} = " if term and whole else "") + result + (unit[0] if unit else "")
