@@ -74,11 +74,6 @@ class Answers:
             members[g].append(i)
         return members
 
-    @property
-    def rewards_vary(self) -> bool:
-        """Whether the rewards differ; only then do the answers to a prompt have a gradient."""
-        return len({reward for reward in self.rewards if not math.isnan(reward)}) > 1
-
     def select(self, indices: Sequence[int]) -> Answers:
         """The tokens of these answers, in this order, with only the prompts they use: a batch for a forward pass."""
         used = list(dict.fromkeys(self.group[i] for i in indices))

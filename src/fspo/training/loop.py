@@ -43,7 +43,7 @@ import torch
 from fspo import advantages, objectives, tasks
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
-from fspo.model.loading import Lora, Policy, load, set_threads
+from fspo.model.loading import Policy, load, set_threads
 from fspo.objectives import Objective
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.runs.observer import loggers
@@ -76,6 +76,11 @@ def train(
             "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
             "samples with the trainer's own: leave it out, or train with --engine trl or verl"
         )
+    if config.model.lora is not None or config.model.dtype != "float32":
+        raise ValueError(
+            "the local engine trains all weights in float32: leave model.lora and model.dtype out, or train with "
+            "--engine trl or verl"
+        )
     config = config.model_copy(update={"processes": processes.chosen(config)})
     with writing(folder), ExitStack() as stack:
         if processes.is_main():
@@ -107,16 +112,17 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup, team)
     saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
-    policy = _policy(config, start, saved, team)
+    device = team.device(config.model.device)
+    policy = load(start if saved is None else str(saved), device=device, seed=config.seed)
+    policy.spec = start
     threads = set_threads(policy, config.model.threads, team.neighbours)
     check_prompts(config, policy, task, held_out)
     objective = objectives.get(**config.objective)
-    device = team.device(config.model.device)
-    reference = load(start, dtype=config.model.dtype, device=device) if objective.kl is not None else None
+    reference = load(start, device=device) if objective.kl is not None else None
     learner = Learner(policy, objective, config, team)
     state = checkpoint.State()
     if saved is not None:
-        state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
+        state = checkpoint.read(saved, learner.optimizer)
         objective.load_state_dict(state.objective)
         learner.norm_limit.norms.extend(state.norms)
         if state.step > config.steps:
@@ -251,16 +257,7 @@ class _Training:
         self.state.norms = list(self.learner.norm_limit.norms)
         self.state.waiting = [answers.to_json() for answers in self.waiting]
         folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
-        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)
-
-
-def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> Policy:
-    settings = config.model
-    lora = None if settings.lora is None else Lora(settings.lora.rank, settings.lora.alpha)
-    source = str(saved) if saved is not None and lora is None else start
-    policy = load(source, dtype=settings.dtype, device=team.device(settings.device), lora=lora, seed=config.seed)
-    policy.spec = start
-    return policy
+        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, keep)
 
 
 def rollout_metrics(sampled: Answers) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from fspo.engines.translate import (
     start_path,
     write_job,
 )
-from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
+from fspo.model.loading import Policy, end_ids, set_threads
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
@@ -37,7 +37,6 @@ from fspo.training.stopping import RunInterruptedError, interrupts
 
 MISSING = {
     "rollout.staleness": "TRL trains on what it has just sampled",
-    "rollout.dynamic": "TRL does not replace groups without variance",
     "rollout.cache_gib": "give vllm_gpu_memory_utilization in engines.trl",
     "update.all_rows": "TRL computes every answer",
     "update.max_skipped": "TRL does not count updates without a finite gradient",
@@ -134,7 +133,13 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         if is_chat(config, tokenizer.chat_template):
             for row in kept:
                 row["prompt"] = [{"role": "user", "content": row["prompt"]}]
-        lora = config.model.lora
+        adapters = None
+        if (lora := config.model.lora) is not None:
+            from peft import LoraConfig
+
+            adapters = LoraConfig(
+                r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+            )  # type: ignore[arg-type]
         task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
         samples = _Samples(config.log.samples)
@@ -148,7 +153,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
         trainer = FSPOTrainer(
             model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(kept),
-            processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
+            processing_class=tokenizer, peft_config=adapters,
         )  # fmt: skip
         trainer.describe_run = False  # the folder has this run's configuration
         trainer.remove_callback(PrinterCallback)  # `observer` shows what it would print

@@ -23,13 +23,12 @@ from trl import GRPOConfig, GRPOTrainer
 
 from fspo import advantages, objectives
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
-from fspo.engines.updates import UpdateTracker, loggable
+from fspo.engines.updates import UpdateTracker, loggable, rounded_away
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import Evaluated, UpdateState
 from fspo.training.evaluate import Answer, summarise
-from fspo.training.update import rounded_away
 
 _RANGE = "give the clip range in objective_args"
 REPLACED = {  # settings of TRL's own losses that no objective reads, and what to use instead

@@ -37,7 +37,6 @@ from fspo.settings import flat
 
 MISSING = {
     "rollout.staleness": "set up verl's asynchronous trainer in engines.verl",
-    "rollout.dynamic": "set algorithm.filter_groups in engines.verl",
     "rollout.cache_gib": "set actor_rollout_ref.rollout.gpu_memory_utilization in engines.verl",
     "update.clip_ratio": "it has a fixed limit only: leave clip_ratio out and set update.clip_norm, 1e9 for no limit",
     "update.all_rows": "verl computes every answer",
