@@ -16,7 +16,7 @@ import torch
 from fspo import objectives, tasks
 from fspo.config import read
 from fspo.model.answers import Answers
-from fspo.model.loading import load
+from fspo.model.loading import Policy, load
 from fspo.runs.recorder import Update
 from fspo.tasks.scoring import Scorer
 from fspo.training import processes
@@ -39,7 +39,6 @@ CASES: dict[str, list[str]] = {
     "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],
     "reference": ["objective={name: gspo, kl: {coef: 0.1}}"],
     "stale": ["rollout.staleness=1"],
-    "dynamic": ["rollout.dynamic=3"],
     "one row": ["rollout.prompts=1", "rollout.group=2", "update.minibatches=1"],
     "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
 }
@@ -51,9 +50,15 @@ SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6
 Learned = tuple[Answers, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]
 
 
+def in_double(seed: int) -> Policy:
+    policy = load("tiny:1x32", seed=seed)
+    policy.model.double()
+    return policy
+
+
 def learned(options: list[str], team: Team) -> Learned:
     config = read(None, ["model.path=tiny:1x32", *SMALL, *options])
-    policy = load("tiny:1x32", dtype="float64", seed=3)
+    policy = in_double(3)
     task = tasks.get(config.task)
     objective = objectives.get(**config.objective)
     learner = Learner(policy, objective, config, team)
@@ -62,8 +67,7 @@ def learned(options: list[str], team: Team) -> Learned:
         if config.rollout.staleness:
             learner.take_old(sampled, range(len(sampled)))
         if objective.kl is not None:
-            reference = load("tiny:1x32", dtype="float64", seed=4)
-            sampled.reference = learner.logprobs(reference, sampled)
+            sampled.reference = learner.logprobs(in_double(4), sampled)
         updates = learner.learn(sampled, 1)
         evaluation = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
     weights = torch.cat([p.detach().reshape(-1) for p in policy.model.parameters()])

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from fspo.model.forward import family, logprobs
-from fspo.model.loading import Lora, Policy, load
+from fspo.model.loading import Policy, load
 from fspo.rollout import generate as rollout
 from fspo.rollout.generate import encode, generate
 from fspo.rollout.sampling import draw, restrict
@@ -54,17 +54,6 @@ def test_greedy_equals_generate(name: str) -> None:
 
 def test_greedy_of_another_architecture() -> None:
     check_greedy(make_gpt2())
-
-
-def test_greedy_with_lora_uses_the_adapters() -> None:
-    policy = load("tiny:2x64", lora=Lora(rank=4))
-    policy.eos_ids = (1,)
-    bare = generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True)
-    with torch.no_grad():
-        for p in policy.trainable():
-            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    check_greedy(policy)
-    assert generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True) != bare
 
 
 def test_first_two_tokens_follow_the_exact_distribution() -> None:

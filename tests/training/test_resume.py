@@ -15,7 +15,7 @@ from fspo.config import read
 from fspo.training.loop import train
 from helpers.processes import fingerprint, fspo, lines, start
 
-STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1", "steps=8",
+STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "checkpoint.every=1", "steps=8",
          "log.cosine=2"]  # fmt: skip
 KILLS = 20
 

@@ -44,7 +44,7 @@ def run(small: list[str], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_save_and_stop(small: list[str], tmp_path: Path, number: int) -> None:
-    stale = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "log.cosine=2"]
+    stale = ["rollout.staleness=1", "objective=fspo_adaptive", "log.cosine=2"]
     settings = [*small, *stale, "steps=5", "checkpoint.every=100"]
     before = signal.getsignal(number)
     with pytest.raises(RunInterruptedError) as stopped:

@@ -138,8 +138,11 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             from peft import LoraConfig
 
             adapters = LoraConfig(
-                r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-            )  # type: ignore[arg-type]
+                r=lora.rank,
+                lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft multiplies by it: any number will do
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+            )
         task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
         samples = _Samples(config.log.samples)
