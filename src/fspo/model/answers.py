@@ -39,20 +39,10 @@ class Answers:
     old: OldLogProbs | None = None  # under the policy that sampled; None until the first update
 
     def __post_init__(self) -> None:
-        if len(self.completions) != len(self.group):
-            raise ValueError(
-                f"there are {len(self.completions)} completions but {len(self.group)} group indices; "
-                "give one per completion"
-            )
-        if not self.completions:
-            raise ValueError("the batch has no completions; give at least one")
-        for i, (completion, g) in enumerate(zip(self.completions, self.group, strict=True)):
-            if not 0 <= g < len(self.prompts):
-                raise ValueError(f"completion {i} belongs to prompt {g}, but there are {len(self.prompts)} prompts")
-            if not len(completion):
-                raise ValueError(f"completion {i} is empty; leave it out of the batch")
-            if not len(self.prompts[g]):
-                raise ValueError(f"prompt {g} is empty; start it with a bos token")
+        if not self.completions or len(self.completions) != len(self.group):
+            raise ValueError(f"{len(self.completions)} completions have {len(self.group)} group indices: give one each")
+        if not all(self.completions) or not all(self.prompts):
+            raise ValueError("a completion or a prompt is empty: leave it out of the batch")
 
     def __len__(self) -> int:
         return len(self.completions)

@@ -115,10 +115,8 @@ def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Opt
     files = sorted(file for file in scratch.rglob("*") if file.is_file())
     digests = {str(file.relative_to(scratch)): _digest(file) for file in files}
     (scratch / CHECKSUMS).write_text(json.dumps(digests, indent=1))
-    for file in scratch.rglob("*"):
-        if file.is_file():
-            sync(file)
-    sync(scratch)
+    for path in (*files, scratch / CHECKSUMS, scratch):
+        sync(path)
     if target.exists():
         shutil.rmtree(target)
     os.replace(scratch, target)

@@ -174,16 +174,16 @@ class _Training:
 
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
-        config, state, clock = self.config, self.state, _Clock()
+        config, state, times = self.config, self.state, [time.perf_counter()]
         sampled = self._sample(step)
-        clock.lap("rollout")
+        times.append(time.perf_counter())
         self.waiting.append(sampled)
         trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
         updates = self.learner.learn(trained, step) if trained is not None else []
-        clock.lap("update")
+        times.append(time.perf_counter())
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
         if self.team.is_main:
-            self._record(sampled, trained, updates, clock)
+            self._record(sampled, trained, updates, times)
         if all(math.isnan(reward) for reward in sampled.rewards):
             raise _nothing_scored(f"step {step}", sampled.failure_messages)
         if state.skipped > config.update.max_skipped:
@@ -227,8 +227,8 @@ class _Training:
             sampled.reference = self.learner.logprobs(self.reference, sampled)
         return sampled
 
-    def _record(self, sampled: Answers, trained: Answers | None, updates: list[Update], clock: _Clock) -> None:
-        """Write the step and tell the observers."""
+    def _record(self, sampled: Answers, trained: Answers | None, updates: list[Update], times: list[float]) -> None:
+        """Write the step and tell the observers; `times` are its start, the end of the rollout and of the updates."""
         step = self.state.step
         for update in updates:
             self.recorder.add(update)
@@ -239,7 +239,10 @@ class _Training:
         for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)
         self._warn(metrics.warnings)
-        timing = clock.timing(step, sampled.tokens)
+        rollout, update, total = (end - start for start, end in (times[:2], times[1:], (times[0], time.perf_counter())))
+        timing = Timing(
+            step=step, rollout=rollout, update=update, total=total, tokens_per_second=sampled.tokens / total
+        )
         self.writer.append(timing)
         for observer in self.observers:
             observer.step(metrics, timing)
@@ -299,19 +302,3 @@ def _samples(answers: Answers, count: int, step: int) -> Iterator[Sample]:
             length=len(answers.completions[i]),
             truncated=not answers.finished[i],
         )
-
-
-class _Clock:
-    """Seconds of each phase of a step."""
-
-    def __init__(self) -> None:
-        self.began = self.last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self.last = now - self.last, now
-
-    def timing(self, step: int, tokens: int) -> Timing:
-        total = time.perf_counter() - self.began
-        return Timing(step=step, **self.laps, total=total, tokens_per_second=tokens / total)
