@@ -7,6 +7,7 @@ first process writes `result.json` to the folder: by case, what differs.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,21 +92,13 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
             for u, v in zip(updates, expected, strict=True)
             for key in v.metrics
         ),
-        "old": difference_of_old(ours, theirs),
+        "old": math.inf if ours.old is None or theirs.old is None else float((ours.old - theirs.old).abs().max()),
         "computed": sum(len(u.computed) for u in updates),
         "rows": sum(len(u.members) for u in updates),
         "cosines": [None if u.cosine is None else u.cosine.measured for u in updates],
         "same evaluation": evaluation == evaluated_alone,
         "state": max((abs(v[name] - state[k][name]) for k, v in wanted.items() for name in v), default=0.0),
     }
-
-
-def difference_of_old(ours: Answers, theirs: Answers) -> float:
-    """The largest difference of old log-probs, infinite where only one of the two knows them."""
-    assert ours.old is not None
-    assert theirs.old is not None
-    known = torch.equal(ours.old.known, theirs.old.known)
-    return float((ours.old.values - theirs.old.values).abs().max()) if known else float("inf")
 
 
 def main() -> None:

@@ -85,21 +85,6 @@ def test_the_same_seed_gives_the_same_answers_and_another_does_not() -> None:
     assert len({tuple(x) for x in a.completions}) > 12  # members of a group differ
 
 
-def test_a_row_that_leaves_does_not_change_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("llama")
-    compacted = generate(policy, prompts(), 12, max_new_tokens=60, seed=3)
-    assert 10 < sum(compacted.finished) < 48
-    monkeypatch.setattr(rollout, "SHRINK", 0.0)
-    assert generate(policy, prompts(), 12, max_new_tokens=60, seed=3) == compacted
-
-
-def test_waves_do_not_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("qwen2")
-    together = generate(policy, prompts(), 7, max_new_tokens=20, seed=4)
-    monkeypatch.setattr(rollout, "ROWS", 5)  # cuts groups in two
-    assert generate(policy, prompts(), 7, max_new_tokens=20, seed=4) == together
-
-
 def test_the_module_and_the_own_decoder_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make("qwen3")
     fast = generate(policy, prompts(), 10, max_new_tokens=40, seed=6)

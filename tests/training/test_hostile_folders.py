@@ -21,7 +21,7 @@ from fspo.runs import Metrics, Observer, RunWarning, RunWriter, Timing, read_lin
 from fspo.training import stopping
 from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError
-from helpers.processes import Command, fingerprint, lines, start
+from helpers.processes import Command, fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -192,21 +192,6 @@ def test_an_ignored_signal_stays_ignored(small: list[str], tmp_path: Path) -> No
     assert len(read_lines(tmp_path / "run", Metrics)) == 3
 
 
-@pytest.mark.slow
-def test_a_lost_terminal_saves(small: list[str], tmp_path: Path) -> None:
-    """The reader of the output goes away before the signal comes, as a terminal does."""
-    process = start("train", *small, "steps=100000", "eval.every=1000", "--out", str(tmp_path / "run"), "--no-report")
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    known = lines(metrics, 1, process)
-    assert process.stdout is not None
-    process.stdout.close()
-    lines(metrics, known + 3, process)  # steps that were printed to nobody
-    process.send_signal(signal.SIGHUP)
-    process.wait(timeout=600)
-    last = read_lines(tmp_path / "run", Metrics)[-1].step
-    assert (tmp_path / "run" / "checkpoints" / f"step-{last:06d}").is_dir()
-
-
 CAPITALS = """
 from typing import ClassVar
 import fspo
@@ -247,19 +232,6 @@ def test_prompts_that_the_model_cannot_take_are_found_before_the_run(
         settings | {"task": {"name": "capital_prompts:Capitals", "where": "none"}, "steps": 1}, tmp_path / "run"
     )
     assert run.metrics[-1].step == 1
-
-
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
-@pytest.mark.parametrize("text", [BOMB, "task: &t [*t]\n", "a: &a {b: *a}\n"])
-def test_aliases_that_repeat_without_bound_are_refused(run: Path, text: str) -> None:
-    (run / "config.yaml").write_text(text)
-    assert any("alias" in note for note in fspo.load_run(run).notes)
-    with pytest.raises(ValueError, match=r"config.yaml cannot be read \(.*alias"):
-        fspo.sample(run, ["ab"])
 
 
 def test_devices_and_pipes_in_a_folder_are_not_read(run: Path) -> None:

@@ -234,7 +234,7 @@ class _Training:
             self.recorder.add(update)
         known = rollout_metrics(sampled) | {"lr": self.learner.learning_rate(step), "skipped": self.state.skipped}
         if trained is not None and trained.old is not None and not all(update.skipped for update in updates):
-            known["entropy"] = trained.old.entropy()
+            known["entropy"] = self.learner.entropy(trained)
         metrics = self.recorder.close(step, **known)
         for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)

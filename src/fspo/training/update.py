@@ -1,5 +1,9 @@
 """The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals.
 
+The old log-probs come from the forward that trains, not from the sampler: a KV cache or another engine differs by
+rounding of about 1e-3, which is more than the whole range of a length-normalised objective. The first update on a fresh
+rollout is on-policy (staleness 0): the forward that trains it gives its old log-probs too.
+
 Each optimiser step is limited in its norm (`NormLimit`).
 """
 
@@ -20,7 +24,7 @@ from fspo import ratios
 from fspo.config import TrainConfig, UpdateConfig
 from fspo.fairness import measure_cosine
 from fspo.fairness.bins import cut
-from fspo.model.answers import Answers, OldLogProbs, split
+from fspo.model.answers import Answers, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
@@ -86,10 +90,18 @@ class Learner:
         return settings.lr
 
     def take_old(self, answers: Answers, rows: Sequence[int]) -> None:
-        """Compute the old log-probs of these rows, before the policy moves; the others are not known yet."""
-        answers.old = OldLogProbs.unknown(answers, self.policy.device)
+        """Compute the old log-probs of these rows, before the policy moves; those of the others stay 0."""
+        answers.old = self.parameters[0].detach().new_zeros(len(answers), max(answers.lengths))
         if rows:
-            answers.old.fill(rows, self.logprobs(self.policy, answers.select(rows)))
+            values = self.logprobs(self.policy, answers.select(rows))
+            answers.old[list(rows), : values.shape[1]] = values
+
+    def entropy(self, answers: Answers) -> float:
+        """Mean of -log pi_old over the sampled tokens of the rows that were run forward: an unbiased estimate."""
+        assert answers.old is not None
+        rows = list(range(len(answers)))
+        lengths = [answers.lengths[i] for i in (rows if self.config.rollout.staleness else self._needed(answers, rows))]
+        return float(-(answers.old.sum() / sum(lengths))) if lengths else math.nan
 
     def logprobs(self, policy: Policy, answers: Answers) -> Tensor:
         """(N, T) log-probs under a policy, each process of the team computing its share."""
@@ -116,21 +128,19 @@ class Learner:
         computed = self._needed(answers, rows)
         lengths = np.array(answers.lengths, dtype=np.float64)
         own = [computed[i] for i in self.team.share(lengths[computed].tolist())]
-        share_old = self.team.size > 1 and not answers.old.any_known(computed)
         self.optimizer.zero_grad(set_to_none=True)
         measured = (compare, update) if compare is not None and self.team.is_main else None
         mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
-        if share_old:
-            mine.old = answers.old.at(own).cpu(), answers.old.known[own].cpu()
+        if staleness == 0:
+            mine.old = answers.old[own].cpu()
         parts = self.team.gather(mine)
-        if share_old:
-            values, known = (torch.cat(each) for each in zip(*(part.old for part in parts if part.old), strict=True))
-            answers.old.fill(
-                [i for i, is_known in zip(computed, known.tolist(), strict=True) if is_known], values[known]
-            )
+        if staleness == 0 and self.team.size > 1:
+            answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
         log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
         loss = sum(part.loss for part in parts)
         healthy = all(part.healthy for part in parts)
+        if staleness == 0 and not healthy:  # without old log-probs, the later updates on these rows are skipped too
+            answers.old[computed] = math.nan
         if computed:
             self.team.sum_gradients(self.parameters)
         else:  # the optimiser's momentum moves the weights all the same
@@ -155,12 +165,12 @@ class Learner:
     ) -> _Part:  # fmt: skip
         """Add up the gradients of this process's rows `own`, micro-batch by micro-batch; `rows` are the minibatch's,
         of which all processes together compute `computed`. `compare` is the step and update to measure."""
-        part, old_logprobs = _Part(len(own)), answers.old
-        assert old_logprobs is not None
+        part = _Part(len(own))
+        assert answers.old is not None
         advantages = torch.tensor(answers.advantages, dtype=torch.float64)[own]
         micro = split(answers.select(own), self.config.update.token_budget) if own else []
         totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0), None
-        if self.objective.estimates and old_logprobs.any_known(rows):
+        if self.objective.estimates and staleness > 0:
             totals, out = self._estimated(answers, own, micro)
         if math.isnan(totals.log_ratio):
             part.healthy = False
@@ -168,11 +178,13 @@ class Learner:
         for k, (batch, indices) in enumerate(micro):
             out = self._forward(batch) if k or out is None else out
             chosen = [own[i] for i in indices.tolist()]
-            old = old_logprobs.take(chosen, out.logprobs)
+            width = out.mask.shape[1]
+            if staleness == 0:
+                answers.old[chosen, :width] = out.logprobs.detach()
+            old = answers.old[chosen, :width]
             if not torch.isfinite(out.logprobs.detach().sum()):
                 part.healthy = False
                 break
-            width = out.mask.shape[1]
             options: dict[str, Any] = {"entropy": out.entropy}
             if answers.reference is not None:
                 options["ref_logprobs"] = answers.reference[chosen, :width]
@@ -208,7 +220,8 @@ class Learner:
             now = policy_logprobs(self.policy, answers.select(own), self.config.rollout.temperature, budget)
         if now is not None:
             assert answers.old is not None
-            old, mask = answers.old.at(own, now.shape[1]), answers.old.mask(own, now.shape[1])
+            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths, device=now.device)[own]
+            mask = torch.arange(now.shape[1], device=now.device) < lengths.unsqueeze(1)
             finite = torch.isfinite(now[mask]).all()
             sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
         return Totals.from_vector(self.team.total(sums)), out
@@ -244,7 +257,7 @@ class _Part:
     kl: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     cosine: Cosine | None = None
-    old: tuple[Tensor, Tensor] | None = None  # log-probs of its rows and which are known, to tell the other processes
+    old: Tensor | None = None  # log-probs of its rows at the first update, for the other processes
 
     def __post_init__(self) -> None:
         self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
