@@ -162,12 +162,13 @@ def trained(made: Path, tmp_path_factory: pytest.TempPathFactory, small: list[st
     """The same with models in two of the runs."""
     from fspo.config import read
     from fspo.training.loop import train
+    from helpers.policies import adapter_run
 
     folder = tmp_path_factory.mktemp("trained") / "world"
     shutil.copytree(made, folder)
     shutil.rmtree(folder / "runs" / "mine")
     train(read(None, [*small, "steps=2"]), folder / "runs" / "mine")
-    train(read(None, [*small, "steps=2", "model.lora={rank: 2}"]), folder / "runs" / "lora")
+    adapter_run(folder / "runs" / "mine", folder / "runs" / "lora")
     return folder
 
 

@@ -185,7 +185,7 @@ class _Loaded:
             changed_task = "task" in (config or {})
             config = read(path, config or {})
         source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
-        policy = load(source, dtype=config.model.dtype, device=config.model.device)
+        policy = load(source, device=config.model.device)
         set_threads(policy, config.model.threads)
         return cls(policy, config, tasks.get(config.task if changed_task else config.eval_task))
 
@@ -263,7 +263,7 @@ def weights_of(run: Path) -> Path:
 
 # What a checkpoint holds for training only.
 LEFT_OUT = (
-    "optimizer.*", "optimizer-*", "scheduler.*", "master.*", "state.json", "checksums.json", "rng_state*",
+    "optimizer.*", "optimizer-*", "scheduler.*", "state.json", "checksums.json", "rng_state*",
     "trainer_state.json", "training_args.bin", "README.md",
 )  # fmt: skip
 

@@ -28,11 +28,11 @@ class ModelConfig(Settings):
 
     path: str = Field("tiny:2x64", description="folder or hub name, a .gguf file, or tiny:LAYERSxWIDTH")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="type of the model's products; weights are trained in float32"
+        "float32", description="type of the products with --engine trl or verl; weights are trained in float32"
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, mps")
     threads: int = Field(0, ge=0, description="CPU threads; 0 chooses by the size of the model")
-    lora: LoraConfig | None = Field(None, description="train adapters only")
+    lora: LoraConfig | None = Field(None, description="train adapters only, with --engine trl or verl")
     chat: bool | None = Field(None, description="wrap prompts in the chat template; default: if there is one")
 
 
@@ -56,7 +56,6 @@ class RolloutConfig(Settings):
     max_new_tokens: int = Field(400, ge=1, description="longest answer")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
-    dynamic: int = Field(0, ge=0, description="times that groups without variance are replaced by new prompts")
 
 
 class UpdateConfig(Settings):

@@ -85,12 +85,18 @@ def yaml_value(text: str) -> Any:
     if len(text) > YAML_SIZE:
         raise ValueError(f"it has more than {YAML_SIZE:,} characters")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where libyaml was there at the build
-    aliases = depth = 0
+    aliases, within = 0, []  # anchors of the collections that are open
     try:
         for event in yaml.parse(text, Loader=loader):
-            aliases += isinstance(event, yaml.AliasEvent)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if aliases > YAML_ALIASES or depth > YAML_DEPTH:
+            if isinstance(event, yaml.CollectionStartEvent):
+                within.append(event.anchor)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                within.pop()
+            elif isinstance(event, yaml.AliasEvent):
+                aliases += 1
+                if event.anchor in within:
+                    raise ValueError(f"its alias {event.anchor} is inside itself")
+            if aliases > YAML_ALIASES or len(within) > YAML_DEPTH:
                 raise ValueError(f"it has more than {YAML_ALIASES} aliases or {YAML_DEPTH} levels")
         return yaml.load(text, Loader=loader)
     except (ValueError, yaml.YAMLError) as error:

@@ -14,6 +14,7 @@ from fspo.config import read
 from fspo.model.loading import load
 from fspo.runs import load as load_run
 from fspo.training.loop import train
+from helpers.policies import adapter_run
 from helpers.processes import Command
 
 PROMPT = torch.tensor([[5, 6, 7, 8]])
@@ -24,7 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, small: list[str]) -> Path:
     """A run of all weights and one of adapters."""
     folder = tmp_path_factory.mktemp("runs")
     train(read(None, [*small, "steps=2"]), folder / "whole")
-    train(read(None, [*small, "steps=2", "model.lora={rank: 2}", "update.lr=0.01"]), folder / "lora")
+    adapter_run(folder / "whole", folder / "lora")
     return folder
 
 

@@ -30,7 +30,7 @@ from helpers.small_recipes import RECIPES, overrides
 ENGINES = {
     "qwen3-1.7b-math": ("trl", "verl"),
     "qwen3-8b-math": ("trl", "verl"),
-    "gsm8k-24gb": ("local", "trl", "verl"),
+    "gsm8k-24gb": ("trl", "verl"),
     "smollm2-chain-sum": ("local", "trl", "verl"),
 }
 VERL_CONFIG = Path(verl.__file__).parent / "trainer" / "config"

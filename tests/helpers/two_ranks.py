@@ -7,6 +7,7 @@ first process writes `result.json` to the folder: by case, what differs.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from fspo import objectives, tasks
 from fspo.config import read
 from fspo.model.answers import Answers
-from fspo.model.loading import load
+from fspo.model.loading import Policy, load
 from fspo.runs.recorder import Update
 from fspo.tasks.scoring import Scorer
 from fspo.training import processes
@@ -39,7 +40,6 @@ CASES: dict[str, list[str]] = {
     "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],
     "reference": ["objective={name: gspo, kl: {coef: 0.1}}"],
     "stale": ["rollout.staleness=1"],
-    "dynamic": ["rollout.dynamic=3"],
     "one row": ["rollout.prompts=1", "rollout.group=2", "update.minibatches=1"],
     "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
 }
@@ -51,9 +51,15 @@ SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6
 Learned = tuple[Answers, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]
 
 
+def in_double(seed: int) -> Policy:
+    policy = load("tiny:1x32", seed=seed)
+    policy.model.double()
+    return policy
+
+
 def learned(options: list[str], team: Team) -> Learned:
     config = read(None, ["model.path=tiny:1x32", *SMALL, *options])
-    policy = load("tiny:1x32", dtype="float64", seed=3)
+    policy = in_double(3)
     task = tasks.get(config.task)
     objective = objectives.get(**config.objective)
     learner = Learner(policy, objective, config, team)
@@ -62,8 +68,7 @@ def learned(options: list[str], team: Team) -> Learned:
         if config.rollout.staleness:
             learner.take_old(sampled, range(len(sampled)))
         if objective.kl is not None:
-            reference = load("tiny:1x32", dtype="float64", seed=4)
-            sampled.reference = learner.logprobs(reference, sampled)
+            sampled.reference = learner.logprobs(in_double(4), sampled)
         updates = learner.learn(sampled, 1)
         evaluation = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
     weights = torch.cat([p.detach().reshape(-1) for p in policy.model.parameters()])
@@ -87,21 +92,13 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
             for u, v in zip(updates, expected, strict=True)
             for key in v.metrics
         ),
-        "old": difference_of_old(ours, theirs),
+        "old": math.inf if ours.old is None or theirs.old is None else float((ours.old - theirs.old).abs().max()),
         "computed": sum(len(u.computed) for u in updates),
         "rows": sum(len(u.members) for u in updates),
         "cosines": [None if u.cosine is None else u.cosine.measured for u in updates],
         "same evaluation": evaluation == evaluated_alone,
         "state": max((abs(v[name] - state[k][name]) for k, v in wanted.items() for name in v), default=0.0),
     }
-
-
-def difference_of_old(ours: Answers, theirs: Answers) -> float:
-    """The largest difference of old log-probs, infinite where only one of the two knows them."""
-    assert ours.old is not None
-    assert theirs.old is not None
-    known = torch.equal(ours.old.known, theirs.old.known)
-    return float((ours.old.values - theirs.old.values).abs().max()) if known else float("inf")
 
 
 def main() -> None:

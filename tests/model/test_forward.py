@@ -10,7 +10,7 @@ import torch
 from fspo.model import attention
 from fspo.model.answers import Answers, split
 from fspo.model.forward import family, logprobs, rms_norm
-from fspo.model.loading import Lora, Policy, load
+from fspo.model.loading import Policy
 from helpers.policies import MODELS, make, make_gpt2, ragged, reference
 
 
@@ -104,40 +104,16 @@ def test_another_architecture_uses_its_own_forward() -> None:
     compare(policy, ragged(7), values=2e-5, grads=1e-5)
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
-def test_lora_trains_only_its_adapters(targets: str | list[str]) -> None:
-    policy = load("tiny:2x64", lora=Lora(rank=4, alpha=8, targets=targets))
-    assert family(policy) is not None
-    with torch.no_grad():
-        for p in policy.trainable():  # B starts at zero, where A has no gradient
-            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    assert all("lora" in n for n, p in policy.model.named_parameters() if p.requires_grad)
-    compare(policy, ragged(8), values=2e-5, grads=1e-5)
+def test_adapters_and_sliding_windows_fall_back_to_the_module() -> None:
+    from peft import LoraConfig, inject_adapter_in_model
 
-
-def test_dora_falls_back_to_the_module() -> None:
-    from peft import LoraConfig, get_peft_model
-
-    base = make("llama")
-    model = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
-    policy = Policy(model.eval(), None, "", (1,))
+    policy = make("llama")
+    inject_adapter_in_model(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False), policy.model)
     assert family(policy) is None
     compare(policy, ragged(9), values=2e-5, grads=1e-5)
-
-
-def test_sliding_windows_fall_back_to_the_module() -> None:
     policy = make("qwen2")
     policy.model.config.layer_types = ["full_attention", "sliding_attention"]
     assert family(policy) is None
-
-
-def test_bfloat16_is_near_float32() -> None:
-    exact, rough = make("qwen3"), make("qwen3", torch.bfloat16)
-    batch = ragged(10)
-    a, b = logprobs(exact, batch), logprobs(rough, batch)
-    assert b.logprobs.dtype == torch.float32
-    assert (a.logprobs - b.logprobs).abs().mean() < 0.1
-    b.logprobs.sum().backward()
 
 
 def test_rms_norm_gradient() -> None:
@@ -176,15 +152,9 @@ def test_micro_batches_give_the_gradient_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "completions", "group", "word"),
-    [
-        ([[1]], [[]], [0], "empty"),
-        ([[]], [[1]], [0], "empty"),
-        ([[1]], [[1]], [1], "belongs to prompt 1"),
-        ([[1]], [[1], [2]], [0], "2 completions"),
-        ([[1]], [], [], "no completions"),
-    ],
+    ("prompts", "completions", "group"),
+    [([[1]], [[]], [0]), ([[]], [[1]], [0]), ([[1]], [[1], [2]], [0]), ([[1]], [], [])],
 )
-def test_a_malformed_batch_is_refused(prompts: Any, completions: Any, group: Any, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
+def test_a_malformed_batch_is_refused(prompts: Any, completions: Any, group: Any) -> None:
+    with pytest.raises(ValueError, match=r"group indices|is empty"):
         Answers(prompts, completions, group)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from fspo.model import tiny
 from fspo.model.answers import Answers
 from fspo.model.forward import logprobs
-from fspo.model.loading import Lora, load, save
+from fspo.model.loading import load, save
 from fspo.rollout.generate import generate
 
 
@@ -61,21 +61,6 @@ def test_a_saved_preset_loads_everywhere(tmp_path: Path) -> None:
     again = load(str(tmp_path))
     assert again.eos_ids == policy.eos_ids == (tokenizer.eos_token_id,)
     assert generate(again, [[5, 6]], max_new_tokens=9) == generate(policy, [[5, 6]], max_new_tokens=9)
-
-
-def test_a_lora_adapter_is_saved_alone_and_loads_with_peft(tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    policy = load("tiny:2x64", lora=Lora(rank=2))
-    with torch.no_grad():
-        for p in policy.trainable():
-            p.add_(0.1)
-    save(policy, tmp_path)
-    assert (tmp_path / "adapter_model.safetensors").is_file()
-    again = PeftModel.from_pretrained(load("tiny:2x64").model, tmp_path)
-    ids = torch.tensor([[4, 5, 6]])
-    with torch.no_grad():
-        torch.testing.assert_close(again(ids).logits, policy.model(ids).logits)
 
 
 def test_a_gguf_file_loads_dequantised(tmp_path: Path) -> None:
@@ -133,18 +118,16 @@ def _write_gguf(gguf: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "settings", "word"),
+    ("spec", "word"),
     [
-        ("tiny:4by128", {}, "tiny:LAYERSxWIDTH"),
-        ("tiny:2x50", {}, "multiple of 32"),
-        ("/nowhere/model.gguf", {}, "no GGUF file"),
-        ("tiny:2x64", {"dtype": "float8"}, "dtype is 'float8'"),
-        ("tiny:2x64", {"lora": Lora(rank=0)}, "rank is 0"),
+        ("tiny:4by128", "tiny:LAYERSxWIDTH"),
+        ("tiny:2x50", "multiple of 32"),
+        ("/nowhere/model.gguf", "no GGUF file"),
     ],
 )
-def test_a_bad_name_gets_one_sentence(spec: str, settings: dict[str, Any], word: str) -> None:
+def test_a_bad_name_gets_one_sentence(spec: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        load(spec, **settings)
+        load(spec)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:

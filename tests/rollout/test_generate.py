@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from fspo.model.forward import family, logprobs
-from fspo.model.loading import Lora, Policy, load
+from fspo.model.loading import Policy, load
 from fspo.rollout import generate as rollout
 from fspo.rollout.generate import encode, generate
 from fspo.rollout.sampling import draw, restrict
@@ -56,17 +56,6 @@ def test_greedy_of_another_architecture() -> None:
     check_greedy(make_gpt2())
 
 
-def test_greedy_with_lora_uses_the_adapters() -> None:
-    policy = load("tiny:2x64", lora=Lora(rank=4))
-    policy.eos_ids = (1,)
-    bare = generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True)
-    with torch.no_grad():
-        for p in policy.trainable():
-            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    check_greedy(policy)
-    assert generate(policy, prompts(), max_new_tokens=20, temperature=0, evaluation=True) != bare
-
-
 def test_first_two_tokens_follow_the_exact_distribution() -> None:
     """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own forward."""
     policy, prompt, n, temperature = make("qwen3"), prompts()[1], 40_000, 1.3
@@ -94,21 +83,6 @@ def test_the_same_seed_gives_the_same_answers_and_another_does_not() -> None:
     assert a == b
     assert a.completions != c.completions
     assert len({tuple(x) for x in a.completions}) > 12  # members of a group differ
-
-
-def test_a_row_that_leaves_does_not_change_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("llama")
-    compacted = generate(policy, prompts(), 12, max_new_tokens=60, seed=3)
-    assert 10 < sum(compacted.finished) < 48
-    monkeypatch.setattr(rollout, "SHRINK", 0.0)
-    assert generate(policy, prompts(), 12, max_new_tokens=60, seed=3) == compacted
-
-
-def test_waves_do_not_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("qwen2")
-    together = generate(policy, prompts(), 7, max_new_tokens=20, seed=4)
-    monkeypatch.setattr(rollout, "ROWS", 5)  # cuts groups in two
-    assert generate(policy, prompts(), 7, max_new_tokens=20, seed=4) == together
 
 
 def test_the_module_and_the_own_decoder_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:

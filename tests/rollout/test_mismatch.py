@@ -72,7 +72,7 @@ def weights(rule: Mismatch, answers: Answers, old: Tensor) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("rule", RULES)
 def test_updates_are_weighted_as_the_rule_says(rule: dict[str, Any]) -> None:
-    """Nothing is clipped by so wide a band, so the loss is minus the mean of w exp(S) A."""
+    """Nothing is clipped by so wide a band, so the loss is minus the mean of w exp(S) A over the mean length."""
     answers, old, updates, moved = learnt(settings(rule))
     w, outside = weights(Mismatch(**rule), answers, old)
     A = torch.tensor(answers.advantages, dtype=torch.float64)
@@ -83,10 +83,9 @@ def test_updates_are_weighted_as_the_rule_says(rule: dict[str, Any]) -> None:
         rows = update.members
         assert update.accepted.tolist() == [1.0] * len(rows)
         ratio = torch.from_numpy(update.log_ratio).exp()
-        expected = -(w[rows] * ratio * A[rows]).mean()
-        unweighted = -(ratio * A[rows]).mean()
-        assert update.metrics["loss"] == pytest.approx(float(expected), abs=1e-6)
-        assert abs(float(expected - unweighted)) > 1e-4
+        expected, unweighted = (-(each * ratio * A[rows]).mean() / update.lengths.mean() for each in (w[rows], 1.0))
+        assert update.metrics["loss"] == pytest.approx(float(expected), abs=1e-7)
+        assert abs(float(expected - unweighted)) > 1e-5
         assert update.metrics["mismatch_outside"] == pytest.approx(float(outside[rows].mean()))
 
 
@@ -95,7 +94,7 @@ def test_without_the_option_the_log_probs_of_the_sampler_change_nothing() -> Non
     A = torch.tensor(answers.advantages, dtype=torch.float64)
     for update in updates:
         assert "mismatch_outside" not in update.metrics
-        expected = -(torch.from_numpy(update.log_ratio).exp() * A[update.members]).mean()
+        expected = -(torch.from_numpy(update.log_ratio).exp() * A[update.members]).mean() / update.lengths.mean()
         assert update.metrics["loss"] == pytest.approx(float(expected), abs=1e-6)
 
 

@@ -26,7 +26,8 @@ WHOLE, PARTS = 100_000, 40  # tokens of a micro-batch
 def learned(small: list[str], token_budget: int, objective: str) -> tuple[Answers, list[Update], Metrics]:
     """One step in double precision, where the split changes a forward pass by less than 1e-12."""
     config = read(None, [*small, f"objective={objective}", f"update.token_budget={token_budget}", "update.lr=0.001"])
-    policy = load(config.model.path, dtype="float64")
+    policy = load(config.model.path)
+    policy.model.double()
     task = tasks.get(config.task)
     with Scorer(task, **config.scoring.model_dump()) as scorer:
         sampled, _ = collect(policy, task, scorer, config, 1, 0, Team())

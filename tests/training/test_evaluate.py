@@ -26,14 +26,14 @@ def answer(reward: float | None, length: int) -> Answer:
 
 def test_summary() -> None:
     answers = [answer(1.0, 1), answer(0.5, 1), answer(None, 9), answer(1.0, 9)]
-    found = summarise(answers, "eval", prompts=2, samples=2)
+    summary = summarise(answers, "eval", prompts=2, samples=2)
     # The answer without a score is in no rate; pass@2 is over the one prompt with two scored answers.
-    assert found.accuracy == pytest.approx(2 / 3)
-    assert found.reward == pytest.approx(2.5 / 3)
-    assert found.unscored == 1
-    assert found.pass_at == {1: 0.75, 2: 1.0}
-    assert [(b.low, b.high, b.count, b.accuracy) for b in found.by_length] == [(1, 1, 2, 0.5), (9, 9, 1, 1.0)]
-    line = found.line(7)
+    assert summary.accuracy == pytest.approx(2 / 3)
+    assert summary.reward == pytest.approx(2.5 / 3)
+    assert summary.unscored == 1
+    assert summary.pass_at == {1: 0.75, 2: 1.0}
+    assert [(b.low, b.high, b.count, b.accuracy) for b in summary.by_length] == [(1, 1, 2, 0.5), (9, 9, 1, 1.0)]
+    line = summary.line(7)
     assert (line.step, line.split, line.pass_at) == (7, "eval", {1: 0.75, 2: 1.0})
     assert "answers" not in line.model_dump()
     one = summarise([answer(1.0, 3)] * 8 + [answer(0.0, 3)] * 2, "eval", prompts=10, samples=1)
@@ -42,44 +42,44 @@ def test_summary() -> None:
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_nothing_or_everything_solved_still_has_an_interval(reward: float) -> None:
-    found = summarise([answer(reward, 3)] * 40, "eval", prompts=10, samples=4)
-    low, high = found.interval
+    summary = summarise([answer(reward, 3)] * 40, "eval", prompts=10, samples=4)
+    low, high = summary.interval
     assert high - low == pytest.approx(0.2775, abs=1e-3)  # Wilson's for 0 or 10 of 10 prompts
     assert (low, high)[int(reward)] == pytest.approx(reward, abs=1e-12)
-    assert found.pass_at_interval[4][1] - found.pass_at_interval[4][0] > 0.2
+    assert summary.pass_at_interval[4][1] - summary.pass_at_interval[4][0] > 0.2
 
 
 def test_one_prompt_is_no_certainty() -> None:
-    found = summarise([answer(float(k < 3), 3) for k in range(8)], "eval", prompts=1, samples=8)
-    assert found.accuracy == pytest.approx(3 / 8)
-    assert found.interval[1] - found.interval[0] > 0.8
+    summary = summarise([answer(float(k < 3), 3) for k in range(8)], "eval", prompts=1, samples=8)
+    assert summary.accuracy == pytest.approx(3 / 8)
+    assert summary.interval[1] - summary.interval[0] > 0.8
 
 
 def test_answers_without_a_score_are_not_wrong() -> None:
     failed = Answer("p", "c", None, 3, False, 0.3, "t", "error", "ValueError: no <object at 0x7f00aa11bb22>")
-    found = summarise([answer(1.0, 3)] * 6 + [failed] * 4, "eval", prompts=10, samples=1)
-    assert (found.accuracy, found.reward, found.unscored) == (1.0, 1.0, 4)
-    assert found.interval == pytest.approx(wilson(6, 6))
-    assert found.unscored_by_kind == {"error": 4}
-    (text,) = unscored_warnings(found.line(1)).values()
+    summary = summarise([answer(1.0, 3)] * 6 + [failed] * 4, "eval", prompts=10, samples=1)
+    assert (summary.accuracy, summary.reward, summary.unscored) == (1.0, 1.0, 4)
+    assert summary.interval == pytest.approx(wilson(6, 6))
+    assert summary.unscored_by_kind == {"error": 4}
+    (text,) = unscored_warnings(summary.line(1)).values()
     assert "4 answers could not be scored" in text
     assert "ValueError: no <object at 0x...>" in text
 
 
 def test_an_evaluation_without_any_score_has_no_accuracy() -> None:
     for samples in (1, 4):
-        found = summarise([answer(None, 3)] * 8, "eval", prompts=8 // samples, samples=samples)
-        assert math.isnan(found.accuracy)
-        assert (found.pass_at, found.by_length, found.by_task) == ({}, [], {})
-        line = found.line(1)
+        summary = summarise([answer(None, 3)] * 8, "eval", prompts=8 // samples, samples=samples)
+        assert math.isnan(summary.accuracy)
+        assert (summary.pass_at, summary.by_length, summary.by_task) == ({}, [], {})
+        line = summary.line(1)
         assert (line.accuracy, line.reward, line.unscored) == (None, None, 8)
 
 
 def test_the_interval_over_prompts_covers_prompts_with_missing_scores() -> None:
     rows = [answer(1.0, 3), answer(None, 3), answer(0.0, 3), answer(1.0, 3)] * 20
-    found = summarise(rows, "eval", prompts=20, samples=4)
-    assert found.accuracy == pytest.approx(2 / 3)
-    assert found.interval == pytest.approx(wilson(20 * 2 / 3, 20)), "all prompts agree: a bootstrap would be a point"
-    assert sorted(found.pass_at) == [1, 2]
+    summary = summarise(rows, "eval", prompts=20, samples=4)
+    assert summary.accuracy == pytest.approx(2 / 3)
+    assert summary.interval == pytest.approx(wilson(20 * 2 / 3, 20)), "all prompts agree: a bootstrap would be a point"
+    assert sorted(summary.pass_at) == [1, 2]
     mixed = summarise(rows[:42] + [answer(None, 3)] * 38, "eval", prompts=20, samples=4)
     assert mixed.interval[0] < mixed.accuracy < mixed.interval[1]

@@ -1,29 +1,19 @@
-"""The optimiser: the limit on the norm of a gradient, and float32 weights behind a bfloat16 model."""
+"""The limit on the norm of a gradient."""
 
 from __future__ import annotations
 
 import math
-import os
-import signal
-from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
-from fspo.config import UpdateConfig, read
-from fspo.model.loading import load
-from fspo.runs import Metrics, Observer, Timing
-from fspo.training.loop import train
-from fspo.training.stopping import RunInterruptedError
-from fspo.training.update import MASTER_FILE, WINDOW, NormLimit, rounded_away
-from helpers.processes import fingerprint
+from fspo.config import UpdateConfig
+from fspo.training.update import WINDOW, NormLimit
 
 norms = st.lists(st.floats(0.01, 100), min_size=1, max_size=100)
-SLOW_RATE = ["update.lr=1e-6", "update.epochs=4", "steps=4", "checkpoint={every: 2, keep: 9}"]
 
 
 def limited(limit: NormLimit, norm: float) -> tuple[float, bool, float]:
@@ -71,67 +61,3 @@ def test_what_is_no_gradient_is_not_remembered(norm: float) -> None:
     limited(limit, 1.0)
     limited(limit, norm)
     assert list(limit.norms) == [1.0]
-
-
-class _InterruptAtStep2(Observer):
-    def step(self, metrics: Metrics, timing: Timing) -> None:
-        if metrics.step == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def moved(start: str, folder: Path, dtype: str) -> float:
-    """The share of the trained weights that differ from the start: of the master copies, where there are any."""
-    last = folder / "checkpoints" / "step-000004"
-    before = load(start, dtype=dtype).model
-    if dtype == "float32":
-        after = {name: p.detach() for name, p in load(str(last), dtype=dtype).model.named_parameters()}
-    else:
-        master = load_file(last / MASTER_FILE)
-        names = [name for name, _ in before.named_parameters()]
-        after = {name: master[str(i)] for i, name in enumerate(names)}
-    pairs = [(p.detach().float(), after[name].float()) for name, p in before.named_parameters()]
-    changed = sum(int((a != b).sum()) for a, b in pairs)
-    return changed / float(sum(a.numel() for a, _ in pairs))
-
-
-def test_small_updates_are_not_rounded_away(small: list[str], tmp_path: Path) -> None:
-    start = next(s.partition("=")[2] for s in small if s.startswith("model.path="))
-    shares = {}
-    for dtype in ("float32", "bfloat16"):
-        train(read(None, [*small, *SLOW_RATE, f"model.dtype={dtype}"]), tmp_path / dtype)
-        shares[dtype] = moved(start, tmp_path / dtype, dtype)
-    assert shares["bfloat16"] > 0.95 * shares["float32"] > 0.5
-    published = load(str(tmp_path / "bfloat16" / "checkpoints" / "step-000004"), dtype="bfloat16")
-    assert all(p.dtype == torch.bfloat16 for p in published.model.parameters())
-    assert not (tmp_path / "float32" / "checkpoints" / "step-000004" / MASTER_FILE).exists()
-
-
-@pytest.mark.parametrize("budget", [16384, 60])
-def test_a_bfloat16_run_resumes_bit_by_bit(small: list[str], tmp_path: Path, budget: int) -> None:
-    settings = [*small, *SLOW_RATE, "model.dtype=bfloat16", f"update.token_budget={budget}"]
-    train(read(None, settings), tmp_path / "whole")
-    with pytest.raises(RunInterruptedError):
-        train(read(None, settings), tmp_path / "run", observer=_InterruptAtStep2())
-    train(read(None, settings), tmp_path / "run", resume=True)
-    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
-    masters = [
-        (tmp_path / name / "checkpoints" / "step-000004" / MASTER_FILE).read_bytes() for name in ("run", "whole")
-    ]
-    assert masters[0] == masters[1]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "lr", "low", "high"),
-    [
-        (torch.bfloat16, 1e-6, 0.9, 1.0),
-        (torch.float16, 1e-6, 0.5, 1.0),
-        (torch.bfloat16, 1e-2, 0.0, 0.0),
-        (torch.float32, 1e-9, 0.0, 0.0),
-    ],
-)
-def test_how_many_updates_are_rounded_away(dtype: torch.dtype, lr: float, low: float, high: float) -> None:
-    weights = (0.02 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))).to(dtype)
-    estimate = rounded_away([torch.nn.Parameter(weights)], lr)
-    same = ((weights + torch.tensor(lr, dtype=dtype)) == weights).float().mean()
-    assert low <= estimate <= high
-    assert dtype == torch.float32 or estimate <= float(same) + 1e-6  # never more than really are

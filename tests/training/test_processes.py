@@ -11,24 +11,18 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import polars as pl
 import pytest
-import torch
 
 from fspo import objectives, runtime, settings
 from fspo.config import read
-from fspo.model.loading import load
 from fspo.objectives import OBJECTIVES
-from fspo.rollout.generate import generate
 from fspo.training import processes
-from fspo.training.loop import train
 from fspo.training.processes import Team
 from helpers.custom_objective import Mine
 from helpers.ports import rendezvous
 from helpers.processes import fingerprint, fspo, lines, start
 
-TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "checkpoint.every=1",
+TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "checkpoint.every=1",
        "log.cosine=2"]  # fmt: skip
 
 
@@ -58,14 +52,6 @@ def test_scattered_items_come_back_in_their_order(size: int) -> None:
             return parts
 
     assert Full(0, size).unscatter(parts[0]) == items
-
-
-def test_a_part_of_a_request_gets_the_answers_of_the_whole() -> None:
-    policy = load("tiny:1x32", dtype="float64")
-    prompts = [[5, 6], [7], [8, 9, 10], [11, 12]]
-    whole = generate(policy, prompts, 3, max_new_tokens=8, seed=4)
-    part = generate(policy, [prompts[1], prompts[3]], 3, max_new_tokens=8, seed=4, indices=[1, 3])
-    assert part.completions == whole.completions[3:6] + whole.completions[9:12]
 
 
 @pytest.mark.parametrize(
@@ -133,45 +119,25 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
             output, _ = rank.communicate(timeout=1200)
             assert rank.returncode == 0, output
     results = json.loads((tmp_path / "result.json").read_text())
-    assert len(results) >= 15
-    for name, found in results.items():
-        assert found["same answers"], name
-        assert found["same in both"], name
-        assert found["weights"] < 1e-9, (name, found)
-        assert found["log_ratio"] < 1e-9, (name, found)
-        assert found["old"] < 1e-9, (name, found)
-        assert found["metrics"] < 1e-6, (name, found)
-        assert found["state"] < 1e-9, (name, found)
-        assert found["same evaluation"], (name, found)
+    assert len(results) >= 14
+    for name, result in results.items():
+        assert result["same answers"], name
+        assert result["same in both"], name
+        assert result["weights"] < 1e-9, (name, result)
+        assert result["log_ratio"] < 1e-9, (name, result)
+        assert result["old"] < 1e-9, (name, result)
+        assert result["metrics"] < 1e-6, (name, result)
+        assert result["state"] < 1e-9, (name, result)
+        assert result["same evaluation"], (name, result)
     assert results["nothing has a gradient"]["computed"] == 0
     assert 0 < results["fspo"]["computed"] < results["fspo"]["rows"]
     assert results["every row"]["computed"] == results["every row"]["rows"]
     assert results["on-policy"]["cosines"] == [pytest.approx(1, abs=1e-6)]
 
 
-def table(folder: Path) -> pl.DataFrame:
-    return pl.read_parquet(folder / "records" / "*.parquet")
-
-
-@pytest.mark.slow
-def test_a_run_of_two_agrees_with_a_run_of_one(small: list[str], tmp_path: Path) -> None:
-    """The same answers and, after the first update, the same weights to rounding."""
-    once = [*small, "steps=1", "update.epochs=1", "update.minibatches=1", "processes=1"]
-    alone = train(read(None, once), tmp_path / "one")
-    both = train(read(None, [*once, "processes=2"]), tmp_path / "two")
-    for one, other in zip(alone.trainable(), both.trainable(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-    a, b = table(tmp_path / "one"), table(tmp_path / "two")
-    for column in ("index", "length", "reward", "advantage"):
-        assert a[column].to_list() == b[column].to_list(), column
-    np.testing.assert_allclose(a["log_ratio"].drop_nulls(), b["log_ratio"].drop_nulls(), atol=1e-5)
-    assert (tmp_path / "one" / "evaluations.jsonl").read_text() == (tmp_path / "two" / "evaluations.jsonl").read_text()
-    assert "processes: 2" in (tmp_path / "two" / "config.yaml").read_text()
-
-
 def followers(leader: int) -> list[int]:
     """The processes that a leader has started to share its work."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
@@ -179,8 +145,8 @@ def followers(leader: int) -> list[int]:
         except OSError:
             continue
         if parent == leader and any(b"fspo.training.processes" in word for word in words):
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def running(pid: int) -> bool:

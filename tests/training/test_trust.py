@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.config import code_named_in, read
+from fspo.config import read
 from fspo.runs import Metrics, Observer, Timing, load, locked, read_lines
 from fspo.runs.schema import Change
 from fspo.training import checkpoint
@@ -44,7 +44,7 @@ def run(small: list[str], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_save_and_stop(small: list[str], tmp_path: Path, number: int) -> None:
-    stale = ["rollout.staleness=1", "objective=fspo_adaptive", "rollout.dynamic=1", "log.cosine=2"]
+    stale = ["rollout.staleness=1", "objective=fspo_adaptive", "log.cosine=2"]
     settings = [*small, *stale, "steps=5", "checkpoint.every=100"]
     before = signal.getsignal(number)
     with pytest.raises(RunInterruptedError) as stopped:
@@ -169,19 +169,3 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_saved(small: list[str], t
     train(read(None, shorter), tmp_path / "run", resume=True)
     train(read(None, shorter), tmp_path / "whole")
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"task": "sort", "objective": {"name": "fspo"}}, []),
-        ({"task": "python:a:b"}, ["python:a:b"]),
-        ({"task": [{"name": "sort"}, {"name": "my.tasks:Mine", "weight": 2}]}, ["my.tasks:Mine"]),
-        ({"task": "jsonl:rows.jsonl", "eval": {"task": {"name": "evil:Task"}}}, ["evil:Task"]),
-        ({"objective": {"name": "evil:Objective"}}, ["evil:Objective"]),
-        ({"objective": "evil:Objective", "task": {"name": "code:x.jsonl"}}, ["evil:Objective"]),
-        ({"task": 3, "objective": None, "eval": []}, []),
-    ],
-)
-def test_code_that_a_configuration_names(values: dict[str, object], named: list[str]) -> None:
-    assert code_named_in(values) == named

@@ -79,8 +79,7 @@ def learned(
     recorder = Recorder()
     for update in updates[:4]:
         recorder.add(update)
-    known = {} if sampled.old is None else {"entropy": sampled.old.entropy()}
-    return learner, updates, gradients, recorder.close(1, **known)
+    return learner, updates, gradients, recorder.close(1, entropy=learner.entropy(sampled))
 
 
 def agree(name: str, parameters: dict[str, Any], advantages: list[float], **options: Any) -> list[Update]:

@@ -107,7 +107,7 @@ def start(
     if path != config.model.path and not Path(path).is_dir():
         source = config.model.path if config.warmup is None else warm_start(config, tasks.get(config.task), progress)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no half of a model
-            save(load(source, dtype=config.model.dtype, seed=config.seed), Path(scratch) / "model")
+            save(load(source, seed=config.seed), Path(scratch) / "model")
             os.replace(Path(scratch) / "model", path)
     return path
 

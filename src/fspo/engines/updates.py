@@ -9,6 +9,7 @@ estimate, the state of an adaptive objective and the metrics are the same on eve
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,22 @@ def loggable(metrics: dict[str, Any]) -> dict[str, float]:
     bins = {f"clip_by_length/{k}": b.clip_rate for k, b in enumerate(metrics.get("clip_by_length", []), 1)}
     numbers = {name: float(value) for name, value in (metrics | bins).items() if isinstance(value, int | float)}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+@torch.no_grad()
+def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
+    """The share of half-precision weights that an update of size `lr`, as Adam makes it, would leave as they are.
+
+    Estimated from some weights of each parameter; other weights count as moved.
+    """
+    lost = seen = 0
+    for p in parameters:
+        weights = p.detach().flatten()[:: max(1, p.numel() // 4096)].abs().float()
+        seen += weights.numel()
+        if p.dtype in (torch.bfloat16, torch.float16):
+            half_a_unit = torch.finfo(p.dtype).eps / 4  # of a weight, at least, between one number and the next
+            lost += int((weights * half_a_unit > lr).sum())
+    return lost / max(1, seen)
 
 
 def _mean(values: list[float]) -> float:

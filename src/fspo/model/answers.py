@@ -36,23 +36,13 @@ class Answers:
     advantages: list[float] = field(default_factory=list)
     sampler_logprobs: list[list[float]] = field(default_factory=list)  # of a sampler that differs from the trainer
     reference: Tensor | None = None  # (N, T) log-probs under the reference policy, 0 where there is no token
-    old: OldLogProbs | None = None  # under the policy that sampled; None until the first update
+    old: Tensor | None = None  # (N, T) likewise under the policy that sampled, pi_old; None until the first update
 
     def __post_init__(self) -> None:
-        if len(self.completions) != len(self.group):
-            raise ValueError(
-                f"there are {len(self.completions)} completions but {len(self.group)} group indices; "
-                "give one per completion"
-            )
-        if not self.completions:
-            raise ValueError("the batch has no completions; give at least one")
-        for i, (completion, g) in enumerate(zip(self.completions, self.group, strict=True)):
-            if not 0 <= g < len(self.prompts):
-                raise ValueError(f"completion {i} belongs to prompt {g}, but there are {len(self.prompts)} prompts")
-            if not len(completion):
-                raise ValueError(f"completion {i} is empty; leave it out of the batch")
-            if not len(self.prompts[g]):
-                raise ValueError(f"prompt {g} is empty; start it with a bos token")
+        if not self.completions or len(self.completions) != len(self.group):
+            raise ValueError(f"{len(self.completions)} completions have {len(self.group)} group indices: give one each")
+        if not all(self.completions) or not all(self.prompts):
+            raise ValueError("a completion or a prompt is empty: leave it out of the batch")
 
     def __len__(self) -> int:
         return len(self.completions)
@@ -73,11 +63,6 @@ class Answers:
         for i, g in enumerate(self.group):
             members[g].append(i)
         return members
-
-    @property
-    def rewards_vary(self) -> bool:
-        """Whether the rewards differ; only then do the answers to a prompt have a gradient."""
-        return len({reward for reward in self.rewards if not math.isnan(reward)}) > 1
 
     def select(self, indices: Sequence[int]) -> Answers:
         """The tokens of these answers, in this order, with only the prompts they use: a batch for a forward pass."""
@@ -111,72 +96,18 @@ class Answers:
         """Plain lists, for a checkpoint. A float32 survives the way through JSON unchanged."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["rewards"] = [None if math.isnan(r) else r for r in self.rewards]
-        values["reference"] = None if self.reference is None else self.reference.tolist()
-        values["old"] = None if self.old is None else [self.old.values.tolist(), self.old.known.tolist()]
+        for name in ("reference", "old"):
+            values[name] = None if values[name] is None else values[name].tolist()
         return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any], device: torch.device) -> Answers:
         values = dict(values)
         values["rewards"] = [math.nan if r is None else r for r in values["rewards"]]
-        answers = cls(**values | {"reference": None, "old": None})
-        if values["reference"] is not None:
-            answers.reference = torch.tensor(values["reference"], dtype=torch.float32, device=device)
-        if values["old"] is not None:
-            logprobs, known = values["old"]
-            logprobs = torch.tensor(logprobs, dtype=torch.float32, device=device)
-            answers.old = OldLogProbs(logprobs, answers.lengths, torch.tensor(known, device=device))
-        return answers
-
-
-class OldLogProbs:
-    """(N, T) log-probs of the answers under the policy that sampled them, pi_old in the ratio pi / pi_old.
-
-    They come from the forward that trains, not from the sampler: a KV cache or another engine differs by rounding of
-    about 1e-3, which is more than the whole range of a length-normalised objective. The rows of the first minibatch
-    are known only after the forward that trains it, which is their old policy too: `known` says which rows are.
-    """
-
-    def __init__(self, values: Tensor, lengths: Sequence[int], known: Tensor) -> None:
-        self.values, self.known = values, known  # (N, T), 0 where there is no token or none is known; (N,) bool
-        self.lengths = torch.tensor(lengths, device=values.device)
-
-    @classmethod
-    def unknown(cls, answers: Answers, device: torch.device) -> OldLogProbs:
-        lengths = answers.lengths
-        known = torch.zeros(len(lengths), dtype=torch.bool, device=device)
-        return cls(torch.zeros(len(lengths), max(lengths), device=device), lengths, known)
-
-    def fill(self, rows: Sequence[int], values: Tensor) -> None:
-        """Make these rows known."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.known.device)
-        if self.values.dtype != values.dtype:
-            self.values = self.values.to(values.dtype)
-        self.values[index, : values.shape[1]] = values.to(self.values.device)
-        self.known[index] = True
-
-    def any_known(self, rows: list[int]) -> bool:
-        return bool(self.known[rows].any())
-
-    def at(self, rows: Sequence[int], width: int | None = None) -> Tensor:
-        """(len(rows), width), or as wide as the longest answer; 0 where there is no token."""
-        return self.values[list(rows), :width]
-
-    def take(self, rows: list[int], computed: Tensor) -> Tensor:
-        """The old log-probs of these rows. Rows that are not known yet are on-policy: they get `computed`."""
-        missing = ~self.known[rows]
-        if missing.any():
-            index = missing.nonzero().squeeze(1)
-            self.fill([rows[i] for i in index.tolist()], computed.detach()[index])
-        return self.at(rows, computed.shape[1])
-
-    def mask(self, rows: list[int], width: int) -> Tensor:
-        """(len(rows), width): where the answers have a token."""
-        return torch.arange(width, device=self.lengths.device) < self.lengths[rows].unsqueeze(1)
-
-    def entropy(self) -> float:
-        """Mean of -log pi_old over the sampled tokens that are known: an unbiased estimate, at no cost."""
-        return float(-(self.values.sum() / self.lengths[self.known].sum()))
+        for name in ("reference", "old"):
+            if values[name] is not None:
+                values[name] = torch.tensor(values[name], dtype=torch.float32, device=device)
+        return cls(**values)
 
 
 def split(answers: Answers, token_budget: int) -> list[tuple[Answers, Tensor]]:

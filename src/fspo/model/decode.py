@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fspo.model.forward import Family, dense, rms_norm, trunk
+from fspo.model.forward import Family, rms_norm, trunk
 from fspo.model.loading import Policy
 
 LANES = 16
@@ -71,7 +71,8 @@ class _Weights:
         layer = parts.layers[index]
         d, kv, rep = parts.head_size, parts.kv_heads, parts.heads // parts.kv_heads
         scale = d**-0.5
-        (wq, bq), (wk, bk), (wv, bv) = dense(layer.q), dense(layer.k), dense(layer.v)
+        wq, wk, wv = layer.q.weight, layer.k.weight, layer.v.weight
+        bq, bk, bv = layer.q.bias, layer.k.bias, layer.v.bias
         self.qk_norm: Tensor | None = None
         if layer.q_norm is not None and layer.k_norm is not None:
             self.qk_norm = torch.stack([layer.q_norm * scale] * rep + [layer.k_norm])
@@ -81,20 +82,16 @@ class _Weights:
         heads = (wq.view(kv, rep, d, width), wk.view(kv, 1, d, width), wv.view(kv, 1, d, width))
         self.qkv = torch.cat(heads, 1).view(-1, width) * layer.norm
         self.qkv_bias = None
-        if bq is not None and bk is not None and bv is not None:
+        if bq is not None:
             self.qkv_bias = torch.cat((bq.view(kv, rep, d), bk.view(kv, 1, d), bv.view(kv, 1, d)), 1).view(-1, 1)
-        self.o, self.o_bias = _column(dense(layer.o))
-        (gate, gate_bias), (up, up_bias) = dense(layer.gate), dense(layer.up)
-        self.gate_up = torch.cat((gate, up)) * layer.mlp_norm
-        self.gate_up_bias = (
-            torch.cat((gate_bias, up_bias)).unsqueeze(1) if gate_bias is not None and up_bias is not None else None
-        )
-        self.down, self.down_bias = _column(dense(layer.down))
-
-
-def _column(linear: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    weight, bias = linear
-    return weight, None if bias is None else bias.unsqueeze(1)
+        self.gate_up = torch.cat((layer.gate.weight, layer.up.weight)) * layer.mlp_norm
+        self.o, self.down = layer.o.weight, layer.down.weight
+        self.o_bias = self.gate_up_bias = self.down_bias = None
+        if layer.o.bias is not None:
+            self.o_bias = layer.o.bias.unsqueeze(1)
+        if layer.gate.bias is not None:
+            self.gate_up_bias = torch.cat((layer.gate.bias, layer.up.bias)).unsqueeze(1)
+            self.down_bias = layer.down.bias.unsqueeze(1)
 
 
 class FamilyDecoder:
@@ -206,9 +203,8 @@ class FamilyDecoder:
 
     def _unit(self, x: Tensor) -> Tensor:
         """Columns divided by their root mean square; the norm's weight is already in the next product."""
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        square: Tensor = torch.linalg.vecdot(wide, wide, dim=0)
-        return (wide * square.div_(x.shape[0]).add_(self.parts.eps).rsqrt_()).to(x.dtype)
+        square: Tensor = torch.linalg.vecdot(x, x, dim=0)
+        return x * square.div_(x.shape[0]).add_(self.parts.eps).rsqrt_()
 
 
 # --- its cache of keys and values -----------------------------------------------------------------------------------

@@ -37,19 +37,19 @@ KEEP = 1 << 26
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer; the projections are modules, so that a LoRA layer is called like any other."""
+    """One layer; the projections are modules, which may have a bias."""
 
     norm: Tensor
-    q: nn.Module
-    k: nn.Module
-    v: nn.Module
-    o: nn.Module
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    o: nn.Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
     mlp_norm: Tensor
-    gate: nn.Module
-    up: nn.Module
-    down: nn.Module
+    gate: nn.Linear
+    up: nn.Linear
+    down: nn.Linear
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Family:
 
 def family(policy: Policy) -> Family | None:
     """The model's parts, or None if only the module's own forward computes it exactly."""
-    base = policy.base()
+    base = policy.model
     if type(base).__name__ not in ARCHITECTURES:
         return None
     config = base.config
@@ -92,7 +92,8 @@ def family(policy: Policy) -> Family | None:
         and type(base.model.embed_tokens) is nn.Embedding
     )
     layers = tuple(_layer(block) for block in base.model.layers) if plain else ()
-    if not plain or not all(_linear(m) for layer in layers for m in vars(layer).values() if isinstance(m, nn.Module)):
+    modules = [part for layer in layers for part in vars(layer).values() if isinstance(part, nn.Module)]
+    if not plain or not all(type(module) is nn.Linear for module in modules):  # adapters are other modules
         return None
     heads = config.num_attention_heads
     return Family(
@@ -106,15 +107,6 @@ def family(policy: Policy) -> Family | None:
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
         eps=config.rms_norm_eps,
     )
-
-
-def dense(module: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer, with LoRA's product added to the weight; for use without gradients."""
-    base = getattr(module, "base_layer", module)
-    weight = base.weight
-    for name in getattr(module, "active_adapters", ()):
-        weight = weight + module.get_delta_weight(name).to(weight.dtype)
-    return weight, base.bias
 
 
 def _layer(block: Any) -> Layer:
@@ -134,22 +126,6 @@ def _layer(block: Any) -> Layer:
     )
 
 
-def _linear(module: nn.Module) -> bool:
-    """Whether this is a plain linear layer, or one with peft's plain LoRA: no variant, no dropout, not merged."""
-    if type(module) is nn.Linear:
-        return True
-    if type(module).__module__ != "peft.tuners.lora.layer" or type(module).__name__ != "Linear":
-        return False
-    dropouts = module.lora_dropout.values()  # type: ignore[operator]
-    return (
-        type(module.base_layer) is nn.Linear
-        and not module.merged
-        and not module.disable_adapters
-        and not any(module.use_dora.values())  # type: ignore[operator]
-        and all(isinstance(d, nn.Identity) for d in dropouts)
-    )
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """y = w x / rms(x) over the last dimension."""
     y: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
@@ -161,23 +137,21 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        inverse: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        inverse: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = inverse.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, inverse)
-        return (wide * inverse).mul_(weight).to(x.dtype)
+        return (x * inverse).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, inverse = ctx.saved_tensors
-        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        unit = wide * inverse
+        unit = x * inverse
         flat = (grad * unit).view(-1, x.shape[-1])
-        d_weight = flat.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        d_weight = flat.sum(0) if ctx.needs_input_grad[1] else None
         # mean of w g x / rms as a matrix-vector product: the sum over features needs no extra pass
-        pull = (flat @ (weight.to(flat.dtype) / x.shape[-1])).view(inverse.shape)
+        pull = (flat @ (weight / x.shape[-1])).view(inverse.shape)
         d_x = (grad * weight).addcmul_(unit, pull, value=-1.0).mul_(inverse)
-        return d_x.to(x.dtype), d_weight, None
+        return d_x, d_weight, None
 
 
 # --- log-probs of answers -------------------------------------------------------------------------------------------
@@ -281,7 +255,7 @@ def _padded(policy: Policy, batch: Answers, temperature: float, with_entropy: bo
     prompt = torch.tensor([len(batch.prompts[g]) for g in batch.group], device=policy.device).unsqueeze(1)
     at = torch.arange(width - 1, device=policy.device)
     trained = (at >= prompt - 1) & attention[:, 1:].bool()
-    z = (logits[trained] / temperature).to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    z = (logits[trained] / temperature).log_softmax(-1)
     flat = z.gather(1, ids[:, 1:][trained].unsqueeze(1)).squeeze(1)
     return flat, -(z.exp() * z).sum(-1) if with_entropy else None
 
@@ -325,10 +299,6 @@ def _logits(scaled: Tensor, weight: Tensor, a: int, b: int, buffer: Tensor) -> T
     return torch.mm(scaled, weight[a:b].t(), out=out)
 
 
-def _wide(tile: Tensor) -> Tensor:
-    return tile if tile.dtype in (torch.float32, torch.float64) else tile.float()
-
-
 class _Head(torch.autograd.Function):
     """Log-probs and entropies of all rows, with both gradients in closed form."""
 
@@ -347,12 +317,11 @@ class _Head(torch.autograd.Function):
         spans = _spans(n, vocabulary)
         keep = train and n * vocabulary <= KEEP
         buffer = hidden.new_empty(n * (vocabulary if keep else spans[0][1] - spans[0][0]))
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        top = torch.full((n, 1), -torch.inf, dtype=wide, device=hidden.device)
+        top = hidden.new_full((n, 1), -torch.inf)
         total, moment = torch.zeros_like(top), torch.zeros_like(top)
         chosen = torch.zeros_like(top)
         for a, b in spans:
-            z = _wide(_logits(scaled, weight, a, b, buffer[n * a :] if keep else buffer))
+            z = _logits(scaled, weight, a, b, buffer[n * a :] if keep else buffer)
             local = (targets - a).unsqueeze(1)
             inside = (local >= 0) & (local < b - a)
             chosen = torch.where(inside, z.gather(1, local.clamp(0, b - a - 1)), chosen)
@@ -381,34 +350,28 @@ class _Head(torch.autograd.Function):
         scaled, weight, targets, lse, h, kept = ctx.saved_tensors
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         n, vocabulary = scaled.shape[0], weight.shape[0]
-        dtype = scaled.dtype
-        g = grad.unsqueeze(1).to(lse.dtype)
-        gh = grad_entropy.unsqueeze(1).to(lse.dtype) if ctx.entropy else None
-        d_hidden = torch.zeros(n, scaled.shape[1], dtype=lse.dtype, device=lse.device) if need_hidden else None
+        g = grad.unsqueeze(1)
+        gh = grad_entropy.unsqueeze(1) if ctx.entropy else None
+        d_hidden = torch.zeros_like(scaled) if need_hidden else None
         d_weight = torch.empty_like(weight) if need_weight else None
         spans = _spans(n, vocabulary)
         buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None
         rows = torch.arange(n, device=targets.device)
         for a, b in spans:
             if buffer is None:
-                p = (_wide(kept[n * a : n * b].view(n, b - a)) - lse).exp_()
+                p = (kept[n * a : n * b].view(n, b - a) - lse).exp_()
             else:
-                p = _wide(_logits(scaled, weight, a, b, buffer)).sub_(lse).exp_()
+                p = _logits(scaled, weight, a, b, buffer).sub_(lse).exp_()
             tile = p * -g if gh is not None else p.mul_(-g)
             if gh is not None:
                 # p log p tends to 0 with p; the clamp keeps an underflowed p from giving 0 * -inf.
                 tile.sub_(p.clamp_min(1e-38).log_().add_(h).mul_(p).mul_(gh))
             picked = rows[(targets >= a) & (targets < b)]
             tile[picked, targets[picked] - a] += g[picked, 0]
-            tile = tile.to(dtype)
             if d_hidden is not None:
-                part = weight[a:b]
-                if d_hidden.dtype == dtype:
-                    d_hidden.addmm_(tile, part)
-                else:
-                    d_hidden += tile @ part
+                d_hidden.addmm_(tile, weight[a:b])
             if d_weight is not None:
                 torch.mm(tile.t(), scaled, out=d_weight[a:b])
-        if d_hidden is not None:
-            d_hidden = (d_hidden / ctx.temperature if ctx.temperature != 1.0 else d_hidden).to(dtype)
+        if d_hidden is not None and ctx.temperature != 1.0:
+            d_hidden /= ctx.temperature
         return d_hidden, d_weight, None, None, None, None

@@ -1,8 +1,8 @@
-"""Loading a policy: a Hugging Face folder or hub name, a GGUF file, or a `tiny:` preset, with or without LoRA."""
+"""Loading a policy: a Hugging Face folder or hub name, a GGUF file, or a `tiny:` preset; always in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fspo import runtime
 from fspo.model import tiny
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Lora:
-    """Low-rank adapters on the linear layers; the base weights stay frozen."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    targets: str | Sequence[str] = "all-linear"
 
 
 @dataclass
@@ -49,50 +38,35 @@ class Policy:
     @property
     def context(self) -> int | None:
         """The most tokens of a prompt and its answer together; None where the model names no limit."""
-        limit = getattr(self.base().config, "max_position_embeddings", None)
+        limit = getattr(self.model.config, "max_position_embeddings", None)
         return limit if isinstance(limit, int) and limit > 0 else None
-
-    def base(self) -> Any:
-        """The Hugging Face model itself, without a peft wrapper."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters with a gradient."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
 
-def load(
-    spec: str,
-    *,
-    dtype: str = "float32",
-    device: str = "cpu",
-    lora: Lora | None = None,
-    seed: int = 0,
-) -> Policy:
+def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
     """Load `spec`: a folder or hub name, a path ending in `.gguf`, or `tiny:LAYERSxWIDTH`.
 
-    `seed` determines the weights of a `tiny:` model and of new LoRA adapters; pretrained weights do not depend on it.
+    `seed` determines the weights of a `tiny:` model; pretrained weights do not depend on it.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
     model: Any
     tokenizer: Any
     if spec.startswith("tiny:"):
         model, tokenizer = tiny.build(spec.removeprefix("tiny:"), seed)
-        model = model.to(DTYPES[dtype])
     elif spec.endswith(".gguf"):
-        model, tokenizer = _load_gguf(Path(spec), DTYPES[dtype])
+        model, tokenizer = _load_gguf(Path(spec))
     else:
-        _require(spec)
+        if Path(spec).is_dir() and not any((Path(spec) / f"{n}config.json").is_file() for n in ("", "adapter_")):
+            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
         with _reading(spec):  # code that a model brings is never executed
-            model = AutoModelForCausalLM.from_pretrained(spec, dtype=DTYPES[dtype], trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
     # With dropout the log-probs for training would differ from those that the tokens were sampled with.
     model = _moved(model, device).eval()
     eos_ids = end_ids(model, tokenizer)
     _check_vocabulary(model, tokenizer, spec)
-    if lora is not None:
-        model = _add_lora(model, lora, seed)
     return Policy(model, tokenizer, spec, eos_ids)
 
 
@@ -119,32 +93,6 @@ def _moved(model: Any, device: str) -> Any:
         raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
 
 
-def _require(spec: str) -> None:
-    """Refuse what is neither a model's folder nor a hub name, before a loader asks the hub for it many times over."""
-    if Path(spec).is_dir():
-        if not any((Path(spec) / name).is_file() for name in ("config.json", "adapter_config.json")):
-            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
-        return
-    import httpx
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    what = f"there is no folder {spec!r}"
-    try:
-        if any(isinstance(try_to_load_from_cache(spec, f), str) for f in ("config.json", "adapter_config.json")):
-            return
-        if constants.HF_HUB_OFFLINE:
-            raise ValueError(f"{what}, no model of that name is in the hub's cache, and HF_HUB_OFFLINE is set")
-        HfApi().model_info(spec, timeout=10)
-    except HFValidationError:
-        raise ValueError(f"{what}: give a run's folder, a model's folder or the name of a model on the hub") from None
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        missing = "no public model of that name on the hub" if status in (401, 404) else "the hub cannot be asked"
-        reason = "" if status in (401, 404) else f" ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
-        raise ValueError(f"{what}, and {missing}{reason}: check the spelling") from None
-
-
 def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:
     """Every id of the tokenizer has an embedding; without this a prompt could index past the table."""
     rows = model.get_input_embeddings().weight.shape[0]
@@ -157,7 +105,7 @@ def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:
 
 
 def save(policy: Policy, folder: str | Path) -> None:
-    """Write model and tokenizer as safetensors and JSON; with LoRA only the adapter is written, as in peft."""
+    """Write model and tokenizer as safetensors and JSON."""
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
@@ -171,12 +119,12 @@ def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     raise ValueError("the model has no end-of-sequence token; set eos_token_id in its config.json")
 
 
-def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+def _load_gguf(path: Path) -> tuple[Any, Any]:
     """The dequantised weights of a GGUF file, as an ordinary model that can be trained and saved."""
     if not path.is_file():
         raise ValueError(f"there is no GGUF file at {path}; check the path")
     with _reading(str(path)):
-        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     # The weights are dense now, but save_pretrained refuses a model that is marked as quantised.
     if hasattr(model.config, "quantization_config"):
@@ -189,29 +137,6 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.pad_token_id or eos)
     return model, tokenizer
-
-
-def lora_config(lora: Lora) -> Any:
-    """peft's configuration of these adapters."""
-    from peft import LoraConfig
-
-    if lora.rank < 1:
-        raise ValueError(f"the LoRA rank is {lora.rank}; it must be at least 1")
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft multiplies by it: any number will do
-        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
-        lora_dropout=0.0,
-        task_type="CAUSAL_LM",
-    )
-
-
-def _add_lora(model: Any, lora: Lora, seed: int) -> Any:
-    from peft import get_peft_model
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return get_peft_model(model, lora_config(lora)).eval()
 
 
 def set_threads(policy: Policy, threads: int = 0, processes: int = 1) -> int:

@@ -83,10 +83,9 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     Sums are taken in float64 on two levels, over blocks and then inside the block: a single float32 running sum over a
     large vocabulary would lose rare words. `logits` is overwritten.
     """
-    wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    highest = wide.amax(0)
+    highest = logits.amax(0)
     _require_finite(highest)
-    p = wide.sub_(highest).exp_()
+    p = logits.sub_(highest).exp_()
     vocabulary, rows = p.shape
     whole = vocabulary // BLOCK * BLOCK
     if vocabulary <= 2 * BLOCK:
@@ -127,6 +126,6 @@ def restrict(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
     if top_k is not None:
         drop[top_k:] = True
     if top_p is not None:
-        p = ranked.float().softmax(0)
+        p = ranked.softmax(0)
         drop |= p.cumsum(0) - p >= top_p
     return torch.empty_like(logits).scatter_(0, order, ranked.masked_fill(drop, -torch.inf))

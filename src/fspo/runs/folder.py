@@ -1,7 +1,7 @@
 """A run folder: who may write to it, the writer that every engine uses, and the reader that every page uses.
 
 Reading needs nothing but the folder: what is missing, torn or of another shape is named in `notes`, and the rest is
-read. Memory is bounded: answers are kept from some steps only, and rows are read separately, by `fspo.runs.rows`.
+read. Answers are kept from some steps only, and rows are read separately, by `fspo.runs.rows`.
 """
 
 from __future__ import annotations
@@ -218,30 +218,16 @@ def _by_split(lines: Iterator[Evaluated]) -> list[Evaluated]:
 
 
 def _spread(lines: Iterator[Sample]) -> list[Sample]:
-    """Answers of steps spread over the run: when too many steps are held, every second of them goes.
-
-    The last step always stays. Texts are cut here, so that memory is bounded by what is shown.
-    """
-    kept: dict[int, list[Sample]] = {}
-    last: tuple[int, list[Sample]] = (-1, [])
-    stride, seen = 1, -1
+    """Some answers of steps spread over the run, the first and the last included; long texts are cut."""
+    by_step: dict[int, list[Sample]] = {}
     for line in lines:
-        step = line.step
-        if step not in kept and step != last[0]:
-            seen += 1
-            last = (step, [])
-            if seen % stride == 0:
-                kept[step] = last[1]
-            if len(kept) > SAMPLE_STEPS:
-                stride *= 2
-                kept = {s: kept[s] for s in list(kept)[::2]}
-        target = kept.get(step, last[1] if step == last[0] else [])
-        if len(target) < SAMPLES_PER_STEP:
-            short = {"prompt": _cut(line.prompt), "completion": _cut(line.completion)}
-            target.append(line.model_copy(update=short))
-    if last[1]:
-        kept[last[0]] = last[1]
-    return [line for step in sorted(kept) for line in kept[step]]
+        kept = by_step.setdefault(line.step, [])
+        if len(kept) < SAMPLES_PER_STEP:
+            kept.append(line.model_copy(update={"prompt": _cut(line.prompt), "completion": _cut(line.completion)}))
+    steps = sorted(by_step)
+    count = min(SAMPLE_STEPS, len(steps))
+    shown = {steps[round(k * (len(steps) - 1) / max(1, count - 1))] for k in range(count)}
+    return [line for step in sorted(shown) for line in by_step[step]]
 
 
 def _cut(text: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,44 +44,19 @@ class Observer:
 
 
 class _Logger(Observer):
-    """Sends the numbers of a run to a logger."""
+    """Passes the numbers of a run to `send`, with their step."""
+
+    def __init__(self, send: Callable[[dict[str, float], int], Any]) -> None:
+        self.send = send
 
     def step(self, metrics: Metrics, timing: Timing) -> None:
-        self.log(metrics.step, metrics.model_dump() | timing.model_dump())
+        values = metrics.model_dump() | timing.model_dump()
+        numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and key != "step"}
+        self.send(numbers, metrics.step)
 
     def evaluation(self, row: Evaluated) -> None:
-        self.log(row.step, {"eval/accuracy": row.accuracy, "eval/reward": row.reward})
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and key != "step"}
-        self.send(step, numbers)
-
-    def send(self, step: int, numbers: dict[str, float]) -> None:
-        raise NotImplementedError
-
-
-class _TensorBoard(_Logger):
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
-        stack.callback(self.writer.close)
-
-    def send(self, step: int, numbers: dict[str, float]) -> None:
-        for key, value in numbers.items():
-            self.writer.add_scalar(key, value, step)
-
-
-class _Tracker(_Logger):
-    """W&B and trackio, which share one interface."""
-
-    def __init__(self, module: Any, project: str, folder: Path, config: dict[str, Any], stack: ExitStack) -> None:
-        self.module = module
-        module.init(project=project, name=folder.name, config=config)
-        stack.callback(module.finish)
-
-    def send(self, step: int, numbers: dict[str, float]) -> None:
-        self.module.log(numbers, step=step)
+        values = {"eval/accuracy": row.accuracy, "eval/reward": row.reward}
+        self.send({key: value for key, value in values.items() if value is not None}, row.step)
 
 
 def loggers(config: TrainConfig, folder: Path, stack: ExitStack) -> list[Observer]:
@@ -89,15 +65,22 @@ def loggers(config: TrainConfig, folder: Path, stack: ExitStack) -> list[Observe
     settings = config.log
     try:
         if settings.tensorboard:
-            chosen.append(_TensorBoard(folder, stack))
-        if settings.wandb is not None:
-            import wandb
+            from torch.utils.tensorboard.writer import SummaryWriter
 
-            chosen.append(_Tracker(wandb, settings.wandb, folder, config.model_dump(mode="json"), stack))
-        if settings.trackio is not None:
-            import trackio
+            writer = SummaryWriter(str(folder / "tensorboard"))
+            stack.callback(writer.close)
 
-            chosen.append(_Tracker(trackio, settings.trackio, folder, config.model_dump(mode="json"), stack))
+            def scalars(numbers: dict[str, float], step: int) -> None:
+                for name, value in numbers.items():
+                    writer.add_scalar(name, value, step)
+
+            chosen.append(_Logger(scalars))
+        for name, project in (("wandb", settings.wandb), ("trackio", settings.trackio)):
+            if project is not None:
+                module: Any = import_module(name)
+                module.init(project=project, name=folder.name, config=config.model_dump(mode="json"))
+                stack.callback(module.finish)
+                chosen.append(_Logger(module.log))  # both take the numbers and their step
     except ModuleNotFoundError as error:
         raise ValueError(f"the log setting needs the package {error.name!r}: pip install {error.name}") from None
     return chosen

@@ -169,7 +169,7 @@ def warnings_of(metrics: Metrics) -> dict[str, str]:
     if flat > 0.8 * groups:
         kinds["variance"] = (
             f"{flat} of {groups} groups have no variance in their rewards and teach nothing: use an easier or harder "
-            "task, larger groups, or dynamic sampling"
+            "task, or larger groups"
         )
     kinds |= unscored_warnings(metrics)
     if metrics.on_policy and metrics.updates == 1:

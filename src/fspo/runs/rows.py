@@ -71,12 +71,8 @@ def readable(run: Path) -> tuple[list[Path], list[str]]:
         except (pl.exceptions.PolarsError, OSError):
             broken.append(f"{path.name} is not a readable Parquet file")
             continue
-        lacking = [name for name in NEEDED if name not in known]
-        other = [name for name in NEEDED if name in known and known[name] != COLUMNS[name]]
-        if lacking:
-            broken.append(f"{path.name} lacks {', '.join(lacking)}: it is not of this format")
-        elif other:
-            broken.append(f"{path.name} has {', '.join(other)} of another type: it is not of this format")
+        if lacking := [name for name in NEEDED if known.get(name) != COLUMNS[name]]:
+            broken.append(f"{path.name} lacks {', '.join(lacking)}, or has another type there: not of this format")
         else:
             good.append(path)
     return good, broken

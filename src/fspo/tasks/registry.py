@@ -17,12 +17,13 @@ from fspo.tasks.procedural import BUILTIN
 from fspo.tasks.reasoning import ReasoningGym
 from fspo.tasks.rows import Custom, HuggingFace, Jsonl
 from fspo.tasks.task import Task
+from fspo.tasks.verifiers_env import Verifiers
 
 TASKS: Registry[Task] = Registry(
     "task",
     "fspo.tasks",
     Task,
-    [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code],
+    [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code, Verifiers],
     attributes=("name", "summary"),
 )
 
@@ -57,6 +58,8 @@ def code_in(spec: Any) -> list[str]:
     values = spec if isinstance(spec, Mapping) else {"name": spec}
     name = str(values.get("name"))
     kind, colon, _ = name.partition(":")
+    if kind == Verifiers.name:  # an environment is an installed module
+        return [name if colon else f"{name}:{values.get('environment')}"]
     if kind == Custom.name:
         return [name if colon else f"{name}:{values.get('function')}"]
     if kind == Code.name and values.get("isolation", "full") != "full":

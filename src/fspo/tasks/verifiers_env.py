@@ -4,6 +4,8 @@ The classic environments, verifiers from 0.1.10 to before 0.4 (`load_environment
 environment is an installed module NAME. Those of `verifiers.v1` bring a harness and a runtime of their own.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 from functools import lru_cache
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.tasks.datasets import RowTask
+from fspo.tasks.rows import RowTask
 from fspo.tasks.task import Example
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fspo.files import sync
 from fspo.model.loading import Policy, save
-from fspo.training.update import MasterWeights
 
 PREFIX = "step-"
 CHECKSUMS = "checksums.json"  # SHA-256 of every other file
@@ -95,11 +94,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write(
-    folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, master: MasterWeights, keep: int
-) -> Path:
+def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, keep: int) -> Path:
     """Save, then drop what is older than the last `keep`. Weights that are not finite are never written."""
-    if not all(bool(torch.isfinite(w).all()) for w in (*policy.model.parameters(), *master.weights)):
+    if not all(bool(torch.isfinite(w).all()) for w in policy.model.parameters()):
         raise FloatingPointError(
             f"the weights after step {state.step} are not finite and were not saved: lower update.lr, then go on from "
             "the last checkpoint with --resume, or start again"
@@ -114,15 +111,12 @@ def write(
         for key, value in values.items():
             moments[f"{i}.{key}"] = value.detach().contiguous()
     save_file(moments, scratch / "optimizer.safetensors")
-    master.save(scratch)
     (scratch / "state.json").write_text(json.dumps(vars(state)))
     files = sorted(file for file in scratch.rglob("*") if file.is_file())
     digests = {str(file.relative_to(scratch)): _digest(file) for file in files}
     (scratch / CHECKSUMS).write_text(json.dumps(digests, indent=1))
-    for file in scratch.rglob("*"):
-        if file.is_file():
-            sync(file)
-    sync(scratch)
+    for path in (*files, scratch / CHECKSUMS, scratch):
+        sync(path)
     if target.exists():
         shutil.rmtree(target)
     os.replace(scratch, target)
@@ -135,17 +129,8 @@ def write(
     return target
 
 
-def read(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, master: MasterWeights) -> State:
-    """The state of a checkpoint, with the moments put back into the optimiser, and adapters into the policy.
-
-    The weights of a model without adapters are loaded with the policy, from the same folder.
-    """
-    adapters = folder / "adapter_model.safetensors"
-    if adapters.is_file():
-        from peft import set_peft_model_state_dict
-
-        set_peft_model_state_dict(policy.model, load_file(adapters))
-    master.load(folder)
+def read(folder: Path, optimizer: torch.optim.Optimizer) -> State:
+    """The state of a checkpoint, with the moments put back into the optimiser; the model is loaded like any other."""
     moments = load_file(folder / "optimizer.safetensors")
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in moments.items():

@@ -27,29 +27,16 @@ def collect(
 ) -> tuple[Answers, int]:
     """Sample and score the answers of a step; also returns the index of the next unseen prompt.
 
-    With `rollout.dynamic`, groups whose rewards are all equal are replaced by new prompts, that many times at most.
     Each process of a team samples and scores the answers to its share of the prompts, and all of them return the same.
     """
-    settings = config.rollout
-    kept: list[Answers] = []
-    everything: list[Answers] = []
-    for attempt in range(settings.dynamic + 1):
-        wanted = settings.prompts - len(kept)
-        if wanted <= 0:
-            break
-        examples = [task.example("train", next_index + i) for i in range(wanted)]
-        next_index += wanted
-        seed = combined_seed(config.seed, step, attempt)
-        indices = team.scatter(range(wanted))
-        own = _sampled(policy, scorer, [examples[i] for i in indices], config, seed, indices) if indices else []
-        groups = team.unscatter(own)
-        everything += groups
-        kept += [group for group in groups if group.rewards_vary or attempt == settings.dynamic]
-    answers, sampled = Answers.join(kept), Answers.join(everything)
-    answers.failures, answers.failure_messages = sampled.failures, sampled.failure_messages
+    prompts = config.rollout.prompts
+    indices = team.scatter(range(prompts))
+    examples = [task.example("train", next_index + i) for i in indices]
+    own = _sampled(policy, scorer, examples, config, combined_seed(config.seed, step, 0), indices) if indices else []
+    answers = Answers.join(team.unscatter(own))
     rewards, lengths = torch.tensor(answers.rewards, dtype=torch.float64), torch.tensor(answers.lengths)
     answers.advantages = advantages.get(config.advantage)(rewards, answers.group, lengths=lengths).tolist()
-    return answers, next_index
+    return answers, next_index + prompts
 
 
 def check_prompts(config: TrainConfig, policy: Policy, task: Task, held_out: Task) -> None:

@@ -158,7 +158,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def _accuracy_interval(n: Floats, right: Floats, seed: int = 0) -> tuple[float, float]:
+def _accuracy_interval(n: Floats, right: Floats) -> tuple[float, float]:
     """95 % interval of sum(right) / sum(n). Answers to the same prompt are not independent: it is over prompts."""
     asked = n > 0
     n, right = n[asked], right[asked]
@@ -167,17 +167,17 @@ def _accuracy_interval(n: Floats, right: Floats, seed: int = 0) -> tuple[float, 
     if n.max() == 1:
         return wilson(float(right.sum()), len(n))
     if n.min() == n.max() or np.ptp(right / n) == 0:
-        return _interval(right / n, seed)
-    draws = np.random.default_rng(seed).integers(0, len(n), (2000, len(n)))
+        return _interval(right / n)
+    draws = np.random.default_rng(0).integers(0, len(n), (2000, len(n)))
     low, high = np.quantile(right[draws].sum(1) / n[draws].sum(1), [0.025, 0.975])
     return float(low), float(high)
 
 
-def _interval(values: Floats, seed: int = 0) -> tuple[float, float]:
+def _interval(values: Floats) -> tuple[float, float]:
     """95 % bootstrap interval of a mean over prompts; Wilson's where all agree, since a bootstrap would be a point."""
     if values.min() == values.max():
         return wilson(float(values.sum()), len(values))
-    draws = np.random.default_rng(seed).integers(0, len(values), (2000, len(values)))
+    draws = np.random.default_rng(0).integers(0, len(values), (2000, len(values)))
     low, high = np.quantile(values[draws].mean(1), [0.025, 0.975])
     return float(low), float(high)
 

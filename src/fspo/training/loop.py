@@ -43,7 +43,7 @@ import torch
 from fspo import advantages, objectives, tasks
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
-from fspo.model.loading import Lora, Policy, load, set_threads
+from fspo.model.loading import Policy, load, set_threads
 from fspo.objectives import Objective
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.runs.observer import loggers
@@ -76,6 +76,11 @@ def train(
             "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
             "samples with the trainer's own: leave it out, or train with --engine trl or verl"
         )
+    if config.model.lora is not None or config.model.dtype != "float32":
+        raise ValueError(
+            "the local engine trains all weights in float32: leave model.lora and model.dtype out, or train with "
+            "--engine trl or verl"
+        )
     config = config.model_copy(update={"processes": processes.chosen(config)})
     with writing(folder), ExitStack() as stack:
         if processes.is_main():
@@ -107,16 +112,17 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
     task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
     start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup, team)
     saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
-    policy = _policy(config, start, saved, team)
+    device = team.device(config.model.device)
+    policy = load(start if saved is None else str(saved), device=device, seed=config.seed)
+    policy.spec = start
     threads = set_threads(policy, config.model.threads, team.neighbours)
     check_prompts(config, policy, task, held_out)
     objective = objectives.get(**config.objective)
-    device = team.device(config.model.device)
-    reference = load(start, dtype=config.model.dtype, device=device) if objective.kl is not None else None
+    reference = load(start, device=device) if objective.kl is not None else None
     learner = Learner(policy, objective, config, team)
     state = checkpoint.State()
     if saved is not None:
-        state = checkpoint.read(saved, policy, learner.optimizer, learner.master)
+        state = checkpoint.read(saved, learner.optimizer)
         objective.load_state_dict(state.objective)
         learner.norm_limit.norms.extend(state.norms)
         if state.step > config.steps:
@@ -168,16 +174,16 @@ class _Training:
 
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""
-        config, state, clock = self.config, self.state, _Clock()
+        config, state, times = self.config, self.state, [time.perf_counter()]
         sampled = self._sample(step)
-        clock.lap("rollout")
+        times.append(time.perf_counter())
         self.waiting.append(sampled)
         trained = self.waiting.pop(0) if len(self.waiting) > config.rollout.staleness else None
         updates = self.learner.learn(trained, step) if trained is not None else []
-        clock.lap("update")
+        times.append(time.perf_counter())
         state.step, state.skipped = step, state.skipped + sum(u.skipped for u in updates)
         if self.team.is_main:
-            self._record(sampled, trained, updates, clock)
+            self._record(sampled, trained, updates, times)
         if all(math.isnan(reward) for reward in sampled.rewards):
             raise _nothing_scored(f"step {step}", sampled.failure_messages)
         if state.skipped > config.update.max_skipped:
@@ -221,19 +227,24 @@ class _Training:
             sampled.reference = self.learner.logprobs(self.reference, sampled)
         return sampled
 
-    def _record(self, sampled: Answers, trained: Answers | None, updates: list[Update], clock: _Clock) -> None:
-        """Write the step and tell the observers."""
+    def _record(self, sampled: Answers, trained: Answers | None, updates: list[Update], times: list[float]) -> None:
+        """Write the step and tell the observers; `times` are its start, the end of the rollout and of the updates."""
         step = self.state.step
         for update in updates:
             self.recorder.add(update)
         known = rollout_metrics(sampled) | {"lr": self.learner.learning_rate(step), "skipped": self.state.skipped}
         if trained is not None and trained.old is not None and not all(update.skipped for update in updates):
-            known["entropy"] = trained.old.entropy()
+            known["entropy"] = self.learner.entropy(trained)
         metrics = self.recorder.close(step, **known)
         for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)
         self._warn(metrics.warnings)
-        timing = clock.timing(step, sampled.tokens)
+        began, sampled_at, updated_at = times
+        total = time.perf_counter() - began
+        timing = Timing(
+            step=step, rollout=sampled_at - began, update=updated_at - sampled_at, total=total,
+            tokens_per_second=sampled.tokens / total,
+        )  # fmt: skip
         self.writer.append(timing)
         for observer in self.observers:
             observer.step(metrics, timing)
@@ -251,16 +262,7 @@ class _Training:
         self.state.norms = list(self.learner.norm_limit.norms)
         self.state.waiting = [answers.to_json() for answers in self.waiting]
         folder, keep = self.writer.folder / "checkpoints", self.config.checkpoint.keep
-        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, self.learner.master, keep)
-
-
-def _policy(config: TrainConfig, start: str, saved: Path | None, team: Team) -> Policy:
-    settings = config.model
-    lora = None if settings.lora is None else Lora(settings.lora.rank, settings.lora.alpha)
-    source = str(saved) if saved is not None and lora is None else start
-    policy = load(source, dtype=settings.dtype, device=team.device(settings.device), lora=lora, seed=config.seed)
-    policy.spec = start
-    return policy
+        checkpoint.write(folder, self.state, self.policy, self.learner.optimizer, keep)
 
 
 def rollout_metrics(sampled: Answers) -> dict[str, Any]:
@@ -302,19 +304,3 @@ def _samples(answers: Answers, count: int, step: int) -> Iterator[Sample]:
             length=len(answers.completions[i]),
             truncated=not answers.finished[i],
         )
-
-
-class _Clock:
-    """Seconds of each phase of a step."""
-
-    def __init__(self) -> None:
-        self.began = self.last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self.last = now - self.last, now
-
-    def timing(self, step: int, tokens: int) -> Timing:
-        total = time.perf_counter() - self.began
-        return Timing(step=step, **self.laps, total=total, tokens_per_second=tokens / total)

@@ -8,7 +8,8 @@ has nothing to exchange; `ProcessTeam` is several, by torch.distributed.
 The command's own process is the main one and starts the others, which connect to it over the loopback device. Under
 `torchrun` (RANK and WORLD_SIZE in the environment) all processes are there already, on one machine or several, and each
 takes its rank. A process ends with the main one, whose end closes its standard input; when another process ends, the
-main process says which and how, and stops. torch is imported late: `ahead` starts the others before it.
+main process says which and how at the next exchange, and stops. torch is imported late: `ahead` starts the others
+before it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fspo import runtime, settings
 from fspo.config import TrainConfig, names_in
-from fspo.text import visible
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _NOTHING = object()
 
 PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
-GRACE = 5.0  # seconds between the end of a process and the end of the run, however busy the main process is
+GRACE = 5.0  # seconds in which a process that has ended is known to have ended
 POLL = 0.05
 LAUNCH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fspo.training.processes import main; main()"
 LOST_MAIN = 75  # exit code of a process that ended only because another had
@@ -259,19 +259,18 @@ class _Started:
     def __init__(self, config: TrainConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         self.others: list[_Other] = []
-        self.over = threading.Event()
 
     def __enter__(self) -> Team:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        _use_loopback()
+        if any(name == "lo" for _, name in socket.if_nameindex()):  # need not be what this machine's name resolves to
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         size = self.config.processes
         store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
         try:
             for rank in range(1, size):
                 self.others.append(_waiting.pop() if _waiting else _Other.launched())
                 self.others[-1].send((self.config, self.folder, store.port, rank, size))
-            threading.Thread(target=self._watch, daemon=True).start()
             while not store.check([f"ready {rank}" for rank in range(1, size)]):
                 if any(other.process.poll() is not None for other in self.others):
                     self._lost()
@@ -288,7 +287,6 @@ class _Started:
     def _stop(self, *, at_once: bool) -> None:
         import torch.distributed as dist
 
-        self.over.set()
         for other in self.others:
             other.stop(at_once=at_once)
         if dist.is_initialized():
@@ -313,23 +311,6 @@ class _Started:
             text = f" ({last[0]})" if last and code > 0 else ""
             return f"process {rank} of 0 to {len(self.others)} {how}{text}; --resume goes on from the last checkpoint"
         return None
-
-    def _watch(self) -> None:
-        """End the run within seconds of a process that has ended, also where the main one waits for it."""
-        while not self.over.wait(4 * POLL):
-            if any(other.process.poll() for other in self.others):
-                if self.over.wait(2 * GRACE):
-                    return
-                sentence = self._ended() or "a process of the run has ended; --resume goes on from the last checkpoint"
-                print(f"\x1b[?25h\nerror: {visible(sentence)}", file=sys.stderr, flush=True)  # shows the cursor
-                os._exit(2)
-
-
-def _use_loopback() -> None:
-    """All processes are on this machine: whatever its name resolves to need not be reachable."""
-    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
 
 
 def _connect(device: str, **options: Any) -> None:

@@ -74,29 +74,13 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, polars.exceptions.PolarsError) as error:
-        reason = _unwritable(error)
-        if reason is None:
+        # Libraries that write in other languages give only the system's text.
+        reason = next((os.strerror(code) for code in _UNWRITABLE if os.strerror(code) in str(error)), None)
+        file = Path(getattr(error, "filename", None) or folder).absolute()
+        if reason is None or not (file.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(file)):
             raise
-        if elsewhere := _elsewhere(error, folder):
-            raise RunWriteError(f"{elsewhere} cannot be used ({reason}): mend that, or give another path") from None
         saved = checkpoint.steps(folder / "checkpoints") if folder.is_dir() else []
         kept = f"the run is saved up to step {saved[-1]}" if saved else "nothing is saved yet"
         raise RunWriteError(
             f"{folder} cannot be written ({reason}); {kept}: mend that, then go on with --resume"
         ) from None
-
-
-def _elsewhere(error: Exception, folder: Path) -> str | None:
-    """The file of an error, if it is not one of the run."""
-    name = getattr(error, "filename", None)
-    if not isinstance(name, str | os.PathLike):
-        return None
-    path = Path(name).absolute()
-    return None if path.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(path) else str(name)
-
-
-def _unwritable(error: Exception) -> str | None:
-    """Why a file could not be written; None where the error is of another kind."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno) if error.errno in _UNWRITABLE else None
-    return next((os.strerror(code) for code in _UNWRITABLE if os.strerror(code) in str(error)), None)

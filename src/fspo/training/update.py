@@ -1,6 +1,10 @@
 """The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals.
 
-Each optimiser step is limited in its norm (`NormLimit`) and moves float32 weights (`MasterWeights`).
+The old log-probs come from the forward that trains, not from the sampler: a KV cache or another engine differs by
+rounding of about 1e-3, which is more than the whole range of a length-normalised objective. The first update on a fresh
+rollout is on-policy (staleness 0): the forward that trains it gives its old log-probs too.
+
+Each optimiser step is limited in its norm (`NormLimit`).
 """
 
 from __future__ import annotations
@@ -9,20 +13,18 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fspo import ratios
 from fspo.config import TrainConfig, UpdateConfig
+from fspo.fairness import measure_cosine
 from fspo.fairness.bins import cut
-from fspo.fairness.cosine import MeasuredCosine, measure_cosine
-from fspo.model.answers import Answers, OldLogProbs, split
+from fspo.model.answers import Answers, split
 from fspo.model.forward import LogProbs, logprobs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
@@ -38,9 +40,6 @@ from fspo.training.processes import Team
 WINDOW = 64
 """Updates that the median of gradient norms is taken over."""
 
-LOW = (torch.bfloat16, torch.float16)
-MASTER_FILE = "master.safetensors"  # in a checkpoint
-
 
 class Learner:
     """Moves a policy along an objective. The rows of a minibatch are shared among the processes of a team."""
@@ -49,11 +48,10 @@ class Learner:
         settings = config.update
         self.policy, self.objective, self.config, self.team = policy, objective, config, team or Team()
         self.parameters = policy.trainable()
-        self.master = MasterWeights(self.parameters)
         self.norm_limit = NormLimit(settings)
         fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         self.optimizer = torch.optim.AdamW(
-            self.master.weights, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
+            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
         )
 
     def learn(self, answers: Answers, step: int) -> list[Update]:
@@ -92,10 +90,18 @@ class Learner:
         return settings.lr
 
     def take_old(self, answers: Answers, rows: Sequence[int]) -> None:
-        """Compute the old log-probs of these rows, before the policy moves; the others are not known yet."""
-        answers.old = OldLogProbs.unknown(answers, self.policy.device)
+        """Compute the old log-probs of these rows, before the policy moves; those of the others stay 0."""
+        answers.old = self.parameters[0].detach().new_zeros(len(answers), max(answers.lengths))
         if rows:
-            answers.old.fill(rows, self.logprobs(self.policy, answers.select(rows)))
+            values = self.logprobs(self.policy, answers.select(rows))
+            answers.old[list(rows), : values.shape[1]] = values
+
+    def entropy(self, answers: Answers) -> float:
+        """Mean of -log pi_old over the sampled tokens of the rows that were run forward: an unbiased estimate."""
+        assert answers.old is not None
+        rows = list(range(len(answers)))
+        lengths = [answers.lengths[i] for i in (rows if self.config.rollout.staleness else self._needed(answers, rows))]
+        return float(-(answers.old.sum() / sum(lengths))) if lengths else math.nan
 
     def logprobs(self, policy: Policy, answers: Answers) -> Tensor:
         """(N, T) log-probs under a policy, each process of the team computing its share."""
@@ -122,30 +128,28 @@ class Learner:
         computed = self._needed(answers, rows)
         lengths = np.array(answers.lengths, dtype=np.float64)
         own = [computed[i] for i in self.team.share(lengths[computed].tolist())]
-        share_old = self.team.size > 1 and not answers.old.any_known(computed)
         self.optimizer.zero_grad(set_to_none=True)
         measured = (compare, update) if compare is not None and self.team.is_main else None
         mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
-        if share_old:
-            mine.old = answers.old.at(own).cpu(), answers.old.known[own].cpu()
+        if staleness == 0:
+            mine.old = answers.old[own].cpu()
         parts = self.team.gather(mine)
-        if share_old:
-            values, known = (torch.cat(each) for each in zip(*(part.old for part in parts if part.old), strict=True))
-            answers.old.fill(
-                [i for i, is_known in zip(computed, known.tolist(), strict=True) if is_known], values[known]
-            )
+        if staleness == 0 and self.team.size > 1:
+            answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
         log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
         loss = sum(part.loss for part in parts)
         healthy = all(part.healthy for part in parts)
+        if staleness == 0 and not healthy:  # without old log-probs, the later updates on these rows are skipped too
+            answers.old[computed] = math.nan
         if computed:
-            self.team.sum_gradients(self.master.weights)
+            self.team.sum_gradients(self.parameters)
         else:  # the optimiser's momentum moves the weights all the same
-            self.master.no_gradient()
-        norm, shortened = self.norm_limit.apply(self.master.weights) if healthy else (math.nan, False)
+            for weight in self.parameters:
+                weight.grad = torch.zeros_like(weight)
+        norm, shortened = self.norm_limit.apply(self.parameters) if healthy else (math.nan, False)
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
         if healthy:
             self.optimizer.step()
-            self.master.publish()
             self.objective.observe(log_ratio, torch.tensor(lengths[computed]), staleness)
         metrics = {key: sum(part.metrics.get(key, 0.0) for part in parts) for part in parts for key in part.metrics}
         metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(shortened)}
@@ -161,12 +165,12 @@ class Learner:
     ) -> _Part:  # fmt: skip
         """Add up the gradients of this process's rows `own`, micro-batch by micro-batch; `rows` are the minibatch's,
         of which all processes together compute `computed`. `compare` is the step and update to measure."""
-        part, old_logprobs = _Part(len(own)), answers.old
-        assert old_logprobs is not None
+        part = _Part(len(own))
+        assert answers.old is not None
         advantages = torch.tensor(answers.advantages, dtype=torch.float64)[own]
         micro = split(answers.select(own), self.config.update.token_budget) if own else []
         totals, out = Totals(len(rows), float(lengths[rows].sum()), 0.0), None
-        if self.objective.estimates and old_logprobs.any_known(rows):
+        if self.objective.estimates and staleness > 0:
             totals, out = self._estimated(answers, own, micro)
         if math.isnan(totals.log_ratio):
             part.healthy = False
@@ -174,11 +178,13 @@ class Learner:
         for k, (batch, indices) in enumerate(micro):
             out = self._forward(batch) if k or out is None else out
             chosen = [own[i] for i in indices.tolist()]
-            old = old_logprobs.take(chosen, out.logprobs)
+            width = out.mask.shape[1]
+            if staleness == 0:
+                answers.old[chosen, :width] = out.logprobs.detach()
+            old = answers.old[chosen, :width]
             if not torch.isfinite(out.logprobs.detach().sum()):
                 part.healthy = False
                 break
-            width = out.mask.shape[1]
             options: dict[str, Any] = {"entropy": out.entropy}
             if answers.reference is not None:
                 options["ref_logprobs"] = answers.reference[chosen, :width]
@@ -188,10 +194,9 @@ class Learner:
             if compare is not None and k == 0:
                 bins = self.config.log.bins
                 direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
-                part.cosine = None if direction is None else direction.line(*compare)
+                part.cosine = None if direction is None else Cosine(step=compare[0], update=compare[1], **direction)
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
-            self.master.accumulate()
             part.add(result, indices, len(indices) / computed, float(_kl(out, old)))
         return part
 
@@ -215,7 +220,8 @@ class Learner:
             now = policy_logprobs(self.policy, answers.select(own), self.config.rollout.temperature, budget)
         if now is not None:
             assert answers.old is not None
-            old, mask = answers.old.at(own, now.shape[1]), answers.old.mask(own, now.shape[1])
+            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths, device=now.device)[own]
+            mask = torch.arange(now.shape[1], device=now.device) < lengths.unsqueeze(1)
             finite = torch.isfinite(now[mask]).all()
             sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
         return Totals.from_vector(self.team.total(sums)), out
@@ -251,7 +257,7 @@ class _Part:
     kl: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     cosine: Cosine | None = None
-    old: tuple[Tensor, Tensor] | None = None  # log-probs of its rows and which are known, to tell the other processes
+    old: Tensor | None = None  # log-probs of its rows at the first update, for the other processes
 
     def __post_init__(self) -> None:
         self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
@@ -329,101 +335,12 @@ class NormLimit:
         return norm, norm > largest
 
 
-class MasterWeights:
-    """The weights that the optimiser moves, one per trainable parameter of the model, in float32.
-
-    A bfloat16 weight has 8 bits of mantissa: an update smaller than 0.4 % of the weight is rounded away, which at the
-    learning rates of reinforcement learning is nearly every update. The optimiser therefore moves float32 copies, in
-    which gradients of micro-batches are added up too, and the model's weights are those copies, rounded. A float32
-    model is its own master.
-    """
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._model = list(parameters)
-        self.separate = any(p.dtype in LOW for p in parameters)
-        self.weights: list[torch.nn.Parameter] = (
-            [torch.nn.Parameter(p.detach().float().clone()) for p in parameters] if self.separate else self._model
-        )
-
-    @torch.no_grad()
-    def accumulate(self) -> None:
-        """Move the model's gradients of a micro-batch to the master weights, added to those already there."""
-        if not self.separate:
-            return
-        for master, p in zip(self.weights, self._model, strict=True):
-            if p.grad is not None:
-                gradient = p.grad.to(master.dtype)
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                p.grad = None
-
-    def no_gradient(self) -> None:
-        """The gradient of an update to which no response contributes: zero, and not none."""
-        for master in self.weights:
-            master.grad = torch.zeros_like(master)
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the master weights into the model."""
-        if self.separate:
-            for master, p in zip(self.weights, self._model, strict=True):
-                p.copy_(master)
-
-    def save(self, folder: Path) -> None:
-        """Into a checkpoint; nothing where the model is its own master."""
-        if self.separate:
-            save_file({str(i): w.detach().contiguous() for i, w in enumerate(self.weights)}, folder / MASTER_FILE)
-
-    @torch.no_grad()
-    def load(self, folder: Path) -> None:
-        """From a checkpoint, also into the model."""
-        if self.separate:
-            saved: dict[str, Tensor] = load_file(folder / MASTER_FILE)
-            for i, master in enumerate(self.weights):
-                master.copy_(saved[str(i)])
-            self.publish()
-
-
-@torch.no_grad()
-def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
-    """The share of weights that an update of size `lr`, as Adam makes it, would leave as they are, by rounding.
-
-    Estimated from some weights of each parameter; weights of full precision are not counted as such.
-    """
-    lost = seen = 0
-    for p in parameters:
-        weights = p.detach().flatten()[:: max(1, p.numel() // 4096)].abs().float()
-        half_a_unit = torch.finfo(p.dtype).eps / 4  # of a weight, at least, between one number and the next
-        lost += int((weights * half_a_unit > lr).sum()) if p.dtype in LOW else 0
-        seen += weights.numel()
-    return lost / max(1, seen)
-
-
 # --- the direction of an update ---------------------------------------------------------------------------------------
 #
 # How far clipping turns an update: the cosine between the objective's update and the unclipped sequence update. The
 # true update is the gradient of exp(S) A, summed over responses. The clipped one is the objective's own, weighted as
 # the objective weighs responses and tokens: where a method's update is another one even without clipping (GRPO divides
 # by L, GSPO takes exp(S / L)), the cosine shows that difference too. Penalties are in neither.
-
-
-@dataclass(frozen=True)
-class Direction:
-    """A measured cosine, and the smallest and largest length of each of its bins."""
-
-    cosine: MeasuredCosine
-    ranges: list[tuple[float, float]]
-
-    def line(self, step: int, update: int) -> Cosine:
-        """As it is recorded."""
-        cosine = self.cosine
-        shares = [
-            GradientShare(low=low, high=high, true=true, clipped=clipped)
-            for (low, high), true, clipped in zip(self.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
-        ]
-        return Cosine(
-            step=step, update=update, measured=cosine.measured, bound=float(cosine.bound),
-            bound_tight=float(cosine.tight), shares=shares,
-        )  # fmt: skip
 
 
 def measure_direction(
@@ -433,8 +350,8 @@ def measure_direction(
     staleness: int,
     parameters: Iterable[Tensor],
     bins: int,
-) -> Direction | None:
-    """The cosine and its bounds over quantile bins of length; None where either update is zero.
+) -> dict[str, Any] | None:
+    """Cosine, bounds and shares by quantile bins of length, as `Cosine` has them; None where either update is zero.
 
     `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
     left in the parameters. Takes two backward passes per bin.
@@ -449,4 +366,16 @@ def measure_direction(
         return None
     lengths = cut(batch.lengths.double().cpu().numpy(), bins)
     index = torch.as_tensor(lengths.index, device=accepted.device)
-    return Direction(measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters), lengths.ranges)
+    cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
+    shares = [
+        GradientShare(low=low, high=high, true=true_share, clipped=share)
+        for (low, high), true_share, share in zip(
+            lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True
+        )
+    ]
+    return {
+        "measured": cosine.measured,
+        "bound": float(cosine.bound),
+        "bound_tight": float(cosine.tight),
+        "shares": shares,
+    }

@@ -58,8 +58,7 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
     }
     folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
     if not team.broadcast((folder / "warmup.json").is_file()):
-        device = team.device(config.model.device)
-        policy = load(config.model.path, dtype=config.model.dtype, device=device, seed=config.seed)
+        policy = load(config.model.path, device=team.device(config.model.device), seed=config.seed)
         set_threads(policy, config.model.threads, team.neighbours)
         with Scorer(task, **config.scoring.model_dump()) as scorer:
             history = fit(

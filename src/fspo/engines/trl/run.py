@@ -29,7 +29,7 @@ from fspo.engines.translate import (
     start_path,
     write_job,
 )
-from fspo.model.loading import Lora, Policy, end_ids, lora_config, set_threads
+from fspo.model.loading import Policy, end_ids, set_threads
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
 from fspo.training.evaluate import evaluate
@@ -122,7 +122,16 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         if is_chat(config, tokenizer.chat_template):
             for row in kept:
                 row["prompt"] = [{"role": "user", "content": row["prompt"]}]
-        lora = config.model.lora
+        adapters = None
+        if (lora := config.model.lora) is not None:
+            from peft import LoraConfig
+
+            adapters = LoraConfig(
+                r=lora.rank,
+                lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft multiplies by it: any number will do
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+            )
         task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
         scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
         samples: list[dict[str, Any]] = []  # some answers of the last rollout, written when its updates are done
@@ -140,7 +149,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
         trainer = FSPOTrainer(
             model=path, args=args, reward_funcs=reward, train_dataset=Dataset.from_list(kept),
-            processing_class=tokenizer, peft_config=lora_config(Lora(lora.rank, lora.alpha)) if lora else None,
+            processing_class=tokenizer, peft_config=adapters,
         )  # fmt: skip
         trainer.describe_run = False  # the folder has this run's configuration
         trainer.remove_callback(PrinterCallback)  # `observer` shows what it would print

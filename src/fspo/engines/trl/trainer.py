@@ -24,12 +24,11 @@ from trl import GRPOConfig, GRPOTrainer
 from fspo import advantages, objectives
 from fspo.engines.adapters import refuse_unsloth
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
-from fspo.engines.updates import UpdateTracker, loggable
+from fspo.engines.updates import UpdateTracker, loggable, rounded_away
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import UpdateState
-from fspo.training.update import rounded_away
 
 REPLACED = (  # settings of TRL's own losses that no objective reads
     "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",
