@@ -33,7 +33,6 @@ def audit(
         bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
     ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
-    confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
     json_out: Annotated[
         str | None, typer.Option("--json", metavar="[PATH]", help="write all figures here; alone: to standard output")
     ] = None,
@@ -78,7 +77,6 @@ def audit(
         methods=methods,
         mismatch=mismatch,
         bins=bins,
-        confidence=confidence,
     )
     # Files first: a pipe that is closed while the text is printed must not lose them.
     for path, write in ((None if json_out == "-" else json_out, result.write_json), (html, result.write_html)):
