@@ -125,8 +125,9 @@ def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
 def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str) -> None:
     """Five steps are all "last steps", so both look at the same rows."""
     folder = make_run(tmp_path / "run", steps=5, rule=rule)
-    audited = {method.name: method.parameters for method in fspo.audit(str(folder), methods="all").methods}
     rows = rows_of(load(folder))
+    result = fspo.audit(str(folder), clip_rate=rows.comparison_rate, methods="all")
+    audited = {method.name: method.parameters for method in result.methods}
     rules, _ = rules_at(rows, rows.comparison_rate)
     assert len(rules) == 3
     for each in rules:
