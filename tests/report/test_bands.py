@@ -116,6 +116,8 @@ def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str
     """Five steps are all "last steps", so both look at the same rows."""
     folder = make_run(tmp_path / "run", steps=5, rule=rule)
     rows = rows_of(load(folder))
+    result = fspo.audit(str(folder), clip_rate=rows.comparison_rate, methods="all")
+    audited = {method.name: method.parameters for method in result.methods}
     rules, _ = rules_at(rows, rows.comparison_rate)
     audit = fspo.audit(str(folder), methods="all", clip_rate=rows.comparison_rate)
     audited = {method.name: method.parameters for method in audit.methods}

@@ -40,7 +40,6 @@ def audit(
     methods: str = "few",
     mismatch: bool = False,
     bins: int = 8,
-    confidence: float = 0.95,
 ) -> Audit:
     """Audit a path, several paths, a frame or a dictionary of columns.
 
@@ -64,8 +63,6 @@ def audit(
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
     if not 1 <= bins <= MOST_BINS:
         raise ValueError(f"bins = {bins} must be at least 1 and at most {MOST_BINS}")
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence = {confidence} must be at least 0.5 and below 1")
     if methods not in ("few", "all"):
         raise ValueError(f"methods = {methods!r} must be 'few' or 'all'")
     own_rule = None if rule is None else parse_rule(rule)
@@ -74,14 +71,14 @@ def audit(
     if gathered.roles.mismatch and own_rule is not None:
         raise ValueError("--rule is a rule of clipping, and these are log-probs of sampler and trainer: leave it out")
     files = [name for source in sources for name in source.names]
-    return Analysis(gathered, own_rule, bins, confidence).audit(named(data), files, clip_rate, methods)
+    return Analysis(gathered, own_rule, bins).audit(named(data), files, clip_rate, methods)
 
 
 class Analysis:
     """The parts of an audit, each computed from what the pass gathered."""
 
-    def __init__(self, gathered: Pass, rule: Objective | None, bins: int, confidence: float) -> None:
-        self.gathered, self.rule, self.bins, self.confidence = gathered, rule, bins, confidence
+    def __init__(self, gathered: Pass, rule: Objective | None, bins: int) -> None:
+        self.gathered, self.rule, self.bins = gathered, rule, bins
         self.own_rule = rule.name if rule is not None else "own rule"
         self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
         self.notes: list[str] = list(gathered.notes)
@@ -121,7 +118,7 @@ class Analysis:
         enough = self.responses if int(self.has_gradient.sum()) >= FEW else None
         between_engines = None
         if self.gathered.roles.mismatch and enough is not None:
-            between_engines, enough = mismatch_rules(enough, self.length_bins, self.confidence), None
+            between_engines, enough = mismatch_rules(enough, self.length_bins), None
             self.notes.append(between_engines.weight_note)
         return Audit(
             name=name,
@@ -130,7 +127,6 @@ class Analysis:
             on_policy=self.gathered.on_policy.rows,
             sampled=len(self.columns.get("length", ())),
             unit="characters" if "text" in self.gathered.roles else "tokens",
-            confidence=self.confidence,
             verdict=between_engines.sentence if between_engines else self._verdict(own, attribute),
             own_rule=self.own_rule,
             own=own,
@@ -166,15 +162,13 @@ class Analysis:
 
     def _by_length(self, accepted: Array) -> FairnessReport:
         """The report of a rule that accepts these shares of the sampled rows."""
-        return report_of_bins(self.length_bins, 1 - accepted[self.has_gradient], confidence=self.confidence)
+        return report_of_bins(self.length_bins, 1 - accepted[self.has_gradient])
 
     def _by_attribute(self, accepted: Array) -> FairnessReport:
         """The same by the column that was asked for."""
         L, kept, values = (v[self.has_gradient] for v in (self.columns["length"], accepted, self.columns["by"]))
         name = self.gathered.roles.by
-        return fairness.measure(
-            L, np.clip(kept, 0, 1), self.bins, by=values, confidence=self.confidence, attribute=name
-        )
+        return fairness.measure(L, np.clip(kept, 0, 1), self.bins, by=values, attribute=name)
 
     # --- fairness ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +180,7 @@ class Analysis:
             return self._by_length(self.accepted)
         used = self.cells["with_gradient"] > 0
         lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "with_gradient"))
-        return report_of_bins(cut(lengths, self.edges), clipped, count=count, confidence=self.confidence)
+        return report_of_bins(cut(lengths, self.edges), clipped, count=count)
 
     def _attribute(self) -> FairnessReport | None:
         if self.gathered.roles.by is None or self.accepted is None or not self.has_gradient.any():
@@ -246,15 +240,13 @@ class Analysis:
             return None
         S, L, c = self.responses.log_ratio, self.responses.lengths, self.cells
         try:
-            law = scaling_law_of_sums(
-                c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L), confidence=self.confidence
-            )
+            law = scaling_law_of_sums(c["length"], c["count"], c["log_ratio"], c["square"], sample=(S, L))
             self.heavy = bool(self.outliers.any()) or heavy_tails(S, L, law)
             if self.heavy and not self.outliers.any():
                 self.notes.append(
                     "S has heavy tails: the intervals reach to the values of the middle half of the rows."
                 )
-            return robust_law(law, S, L, self.outliers, self.confidence)
+            return robust_law(law, S, L, self.outliers)
         except ValueError as error:
             self.notes.append(f"mu, sigma and H: cannot tell, {error}.")
             return None
@@ -262,11 +254,11 @@ class Analysis:
     def _recommendation(self, responses: Responses, rate: float, own: FairnessReport | None) -> Recommendation | None:
         """The band for a clip rate, if the rows can support it and it is clearly fairer than the run's own rule."""
         band, problem = None, ""
-        count, needed = int(responses.has_gradient.sum()), rows_needed(rate, self.confidence)
+        count, needed = int(responses.has_gradient.sum()), rows_needed(rate)
         if "text" in self.gathered.roles:
             problem = "lengths are characters of the text, and trainers count tokens. Give --length"
         elif count < needed:
-            high = fresh_rate_interval(rate, count, self.confidence)[1]
+            high = fresh_rate_interval(rate, count)[1]
             problem = (
                 f"{count} rows are too few for a clip rate of {percent(rate)}, since a band from them could clip up to "
                 f"{percent(high)} of fresh rows; at least {needed} are needed"
@@ -274,7 +266,7 @@ class Analysis:
         elif own is not None and self._inverted():
             problem = "it is not clear what the run accepted"
         else:
-            advisor = Advisor(responses, self.outliers, self._by_length, self._parts(), self.confidence, self.heavy)
+            advisor = Advisor(responses, self.outliers, self._by_length, self._parts(), self.heavy)
             band = advisor.recommend(rate)
             if band is None:
                 problem = f"none clips {percent(rate)} with half on each side; ask for less with --clip-rate"
@@ -348,22 +340,14 @@ class Analysis:
             yield f"The column {gathered.roles.columns['clipped']!r} is read as what was clipped."
         if not gathered.has("advantage") and not gathered.roles.mismatch:
             yield "There are no advantages: a method counts as clipping on either side of its range."
-        yield from self._about_rows()
-        if gathered.sample.stride > 1:
-            yield f"Methods and the band are from a random 1 in {gathered.sample.stride} rows."
-
-    def _about_rows(self) -> Iterator[str]:
-        """Notes about outliers, and about advantages of one sign."""
-        assert self.responses is not None
         if self.outliers.any():
             yield (
                 f"{self.outliers.sum():,} of {len(self.outliers):,} rows lie far outside of all others of like length: "
                 "the band, mu, sigma and H are without them, and the intervals reach to the values with them."
             )
-        signs = np.unique(self.responses.sign[self.responses.has_gradient])
-        if len(signs) == 1 and signs[0]:
-            word, side, other = ("positive", "upper", "lower") if signs[0] > 0 else ("negative", "lower", "upper")
-            yield (
-                f"All advantages are {word}: only the {side} side of a range can be judged, and the {other} side of "
-                "the band has the same share of all rows outside."
-            )
+        signs = np.unique(np.sign(self.columns.get("advantage", 0.0)))
+        if signs.sum():  # not both, and not none
+            side = "upper" if signs.sum() > 0 else "lower"
+            yield f"All advantages have one sign: only the {side} side of a range can be judged."
+        if gathered.sample.stride > 1:
+            yield f"Methods and the band are from a random 1 in {gathered.sample.stride} rows."

@@ -154,15 +154,19 @@ def _take(columns: Columns, tokens: Array | None, chosen: Array | None) -> tuple
 class Pass:
     """What is gathered from all rows."""
 
-    rows: int
-    empty: int  # answers without a character
-
     def __init__(self, sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> None:
         self.notes: list[str] = [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
-        self.by_file = self._assigned(sources, given, by, mismatch)
-        self.roles = self.by_file[0]
+        by_file = self._assigned(sources, given, by, mismatch)
+        self.roles = by_file[0]
         self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
-        self._gather(sources)
+        self.all, self.on_policy = Cells(), Cells()
+        counts = [n for s in sources for n in (s.counts or [-1])]
+        self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
+        self.rows = 0
+        self.empty = 0  # answers without a character
+        self._seen: dict[str, bool] = {}
+        for source, roles in zip(sources, by_file, strict=True):
+            self._read(source, roles)
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
             raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
@@ -196,15 +200,6 @@ class Pass:
         if shared < every:
             self.notes.append(f"Left out, since some files lack it: {', '.join(sorted(every - shared))}.")
         return [replace(r, columns={role: r.columns[role] for role in shared}) for r in by_file]
-
-    def _gather(self, sources: Sequence[Source]) -> None:
-        self.all, self.on_policy = Cells(), Cells()
-        counts = [n for s in sources for n in (s.counts or [-1])]
-        self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
-        self.rows = self.empty = 0
-        self._seen: dict[str, bool] = {}
-        for source, roles in zip(sources, self.by_file, strict=True):
-            self._read(source, roles)
 
     def _read(self, source: Source, roles: Roles) -> None:
         first = 0

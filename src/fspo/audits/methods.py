@@ -151,7 +151,7 @@ def _ends(report: FairnessReport) -> str:
     return f"{percent(short.clip_rate)} of length {short.label} and {percent(long.clip_rate)} of {long.label}"
 
 
-def mismatch_rules(responses: Responses, bins: Bins, confidence: float) -> MismatchAudit:
+def mismatch_rules(responses: Responses, bins: Bins) -> MismatchAudit:
     """The rules on sampled rows in bins of length; the sqrt(L) rule drops what the two-sided one does, within RATES."""
     D, L, mu = responses.log_ratio, responses.lengths, responses.mu
     high, mean = math.log(HIGH), D / L
@@ -162,12 +162,12 @@ def mismatch_rules(responses: Responses, bins: Bins, confidence: float) -> Misma
     }
     rate = float(np.clip(1 - accepted["two-sided"].mean(), *RATES))
     z, c = np.abs(D - mu * L) / np.sqrt(L), None
-    if len(D) >= rows_needed(rate, confidence):
+    if len(D) >= rows_needed(rate):
         width = outer_value(z, rate * (len(D) + 1))
         c = float(f"{width:.4g}") if width else None
     if c is not None:
         accepted["sqrt(L)"] = z <= c
-    rules = [Rule(name, report_of_bins(bins, 1.0 - kept, confidence=confidence)) for name, kept in accepted.items()]
+    rules = [Rule(name, report_of_bins(bins, 1.0 - kept)) for name, kept in accepted.items()]
     weights = bins.sum(np.where(accepted["TRL"], np.exp(np.minimum(D, high)), 0.0)) / bins.sum()
     return MismatchAudit(rules, mu, c, rate, weights.tolist(), {} if c is None else _mismatch_settings(mu, c))
 

@@ -52,7 +52,6 @@ class Advisor:
     outliers: Array
     report: Report
     parts: tuple[str, Array] | None  # a column of categories, and its name
-    confidence: float
     heavy: bool = False  # whether the tails are heavy
 
     def recommend(self, clip_rate: float) -> Recommendation | None:
@@ -63,9 +62,9 @@ class Advisor:
         """
         r, inliers = self.responses, ~self.outliers
         S, L = r.log_ratio[inliers], r.lengths[inliers]
-        fitted = band_exponent(S, L, r.sign[inliers], clip_rate, self.confidence)
+        fitted = band_exponent(S, L, r.sign[inliers], clip_rate)
         if self.heavy:  # rows far out, such as jumps, may give the tails another trend than the rest of the rows has
-            fitted = fitted.reaching(middle_law(S, L, r.mu, self.confidence)[1].interval)
+            fitted = fitted.reaching(middle_law(S, L, r.mu)[1].interval)
         low, high = fitted.interval
         clear = low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF
         H = max(0.0, min(1.0, round(fitted.value, 3))) if clear else 0.5
@@ -81,7 +80,7 @@ class Advisor:
             z = self._z(0.5)
             rates.append(Rule("sqrt(L)", self.report(self._inside(z >= -half[0], z <= half[1]))))
         advice = self._advice(rates, outside)
-        fresh = fresh_rate_interval(clip_rate, count, self.confidence)
+        fresh = fresh_rate_interval(clip_rate, count)
         return Recommendation(
             clip_rate, fresh, count, outside, r.mu, c_low, c_high, H,
             fitted.interval, snippets(r.mu, c_low, c_high, H), rates, advice,

@@ -40,7 +40,6 @@ class Audit:
     on_policy: int
     sampled: int  # rows behind the comparison of methods and the band
     unit: str  # of length: tokens or characters
-    confidence: float
     verdict: str
     own_rule: str
     own: FairnessReport | None  # by length
@@ -163,7 +162,7 @@ def _band_sentences(audit: Audit) -> list[str]:
         f"Band for a clip rate of {percent(band.clip_rate)}: mu L - {band.c_low:g} {width} to mu L + {band.c_high:g} "
         f"{width}, mu = {band.mu:.4g}; {percent(band.outside)} of the rows lie outside.",
         f"From {band.rows:,} rows: of fresh rows {_span(band.fresh_interval)} will be clipped, and clipping has no "
-        f"trend over length at an exponent between {low:.2f} and {high:.2f} ({_confidence(audit)} intervals).",
+        f"trend over length at an exponent between {low:.2f} and {high:.2f} (95 % intervals).",
         *([band.advice] if band.advice else []),
     ]
 
@@ -215,7 +214,7 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
         ends = (rule.report.lre_interval for rule in rules)
         rows.append(["its interval", "", *(f"{low:.3f}–{high:.3f}" for low, high in ends)])
     unit = f" in {audit.unit}" if first.attribute == "length" else ""
-    title = f"{_measured(audit)} by {first.attribute}, in %, ± half the {_confidence(audit)} interval"
+    title = f"{_measured(audit)} by {first.attribute}, in %, ± half the 95 % interval"
     return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)
 
 
@@ -248,7 +247,7 @@ def _model(audit: Audit) -> Table:
         ["H, 0.5 for sqrt(L)", f"{law.exponent:.4f}", _span(law.interval, lambda v: f"{v:.4f}")],
     ]
     title = f"S = mu L + sigma L^H Z, over {law.count:,} rows"
-    return Table(title, ["", "estimate", f"{_confidence(audit)} interval"], rows)
+    return Table(title, ["", "estimate", "95 % interval"], rows)
 
 
 def _lengths(audit: Audit) -> Table | None:
@@ -265,10 +264,6 @@ def _lengths(audit: Audit) -> Table | None:
 
 def _measured(audit: Audit) -> str:
     return "Clip rate" if audit.mismatch is None else "Dropped"
-
-
-def _confidence(audit: Audit) -> str:
-    return f"{100 * audit.confidence:g} %"
 
 
 def _rate(b: Bin | None) -> str:

@@ -84,16 +84,7 @@ class Source:
         try:
             yield from scan.select(columns).collect_batches()
         except pl.exceptions.PolarsError as error:
-            _unreadable(self.names[0] if self.frame is not None else self._damaged(columns), error)
-
-    def _damaged(self, columns: Sequence[str]) -> str:
-        """The first of the Parquet files whose pages cannot be read; they are scanned together."""
-        for name in self.names:
-            try:
-                pl.scan_parquet(name, glob=False).select(columns).collect()
-            except pl.exceptions.PolarsError:
-                return name
-        return self.names[0]
+            _unreadable(self.names, error)
 
 
 def open_sources(data: Any) -> list[Source]:
@@ -215,7 +206,7 @@ def _opened(name: str) -> Source:
             frame = dump.table(frame.lazy())
         return Source([name], dict(frame.collect_schema()), _count(frame), frame, dump.trainer if dump else "")
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
-        _unreadable(name, error)
+        _unreadable([name], error)
 
 
 def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
@@ -248,12 +239,13 @@ def _decompressed(path: Path) -> Any:
     return pa.input_stream(str(path), compression=COMPRESSED.get(path.suffix.lower()))
 
 
-def _unreadable(name: str, error: Exception) -> NoReturn:
+def _unreadable(names: list[str], error: Exception) -> NoReturn:
     """One sentence, with the row if it is a line of JSON that cannot be parsed."""
-    kind = _ending(Path(name))
-    bad = _bad_line(Path(name)) if kind in (".jsonl", ".ndjson", ".json") else None
-    why = " ".join(str(error).split())[:200]
-    raise ValueError(f"{name}{bad or f' cannot be read as {kind[1:]} (text in UTF-8): {why}'}") from None
+    kind = _ending(Path(names[0]))
+    where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
+    bad = _bad_line(Path(names[0])) if kind in (".jsonl", ".ndjson", ".json") else None
+    why, encoding = " ".join(str(error).split())[:200], "" if kind == ".parquet" else " in UTF-8"
+    raise ValueError(f"{where}{bad or f' cannot be read as {kind[1:]}{encoding}: {why}'}") from None
 
 
 def _bad_line(path: Path) -> str | None:

@@ -35,7 +35,6 @@ def audit(
         bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
     ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
-    confidence: Annotated[float, typer.Option(help="of all intervals")] = 0.95,
     json_out: JsonOut = None,
     html: Annotated[Path | None, typer.Option(metavar="PATH", help="write one page that opens offline")] = None,
     length: Column = None,
@@ -70,7 +69,7 @@ def audit(
     }  # fmt: skip
     result = run(
         files, columns={role: name for role, name in given.items() if name is not None}, by=by, rule=rule,
-        clip_rate=clip_rate, methods=methods, mismatch=mismatch, bins=bins, confidence=confidence,
+        clip_rate=clip_rate, methods=methods, mismatch=mismatch, bins=bins,
     )  # fmt: skip
     # Files first: a pipe that is closed while the text is printed must not lose them.
     if json_out is not None and json_out != "-":
