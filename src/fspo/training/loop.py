@@ -239,10 +239,12 @@ class _Training:
         for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)
         self._warn(metrics.warnings)
-        rollout, update, total = (end - start for start, end in (times[:2], times[1:], (times[0], time.perf_counter())))
+        start, sampled_at, learned_at = times
+        total = time.perf_counter() - start
         timing = Timing(
-            step=step, rollout=rollout, update=update, total=total, tokens_per_second=sampled.tokens / total
-        )
+            step=step, rollout=sampled_at - start, update=learned_at - sampled_at, total=total,
+            tokens_per_second=sampled.tokens / total,
+        )  # fmt: skip
         self.writer.append(timing)
         for observer in self.observers:
             observer.step(metrics, timing)
