@@ -23,7 +23,7 @@ from fspo.training.update import Learner, policy_logprobs
 
 RULES: list[dict[str, Any]] = [
     {"level": "sequence", "mode": "mask", "low": 0.8, "high": 1.2},
-    {"level": "sequence", "mode": "truncate", "c": 0.05},
+    {"level": "sequence", "mode": "mask", "c": 0.05},
     {"level": "token", "mode": "truncate", "low": 0.9, "high": 1.1},
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fspo import objectives
 from fspo.audits import audit
 from fspo.config import read
 from fspo.model.answers import Answers
+from fspo.model.forward import LogProbs, logprobs
 from fspo.runs import Metrics, read_lines
 from fspo.runs.recorder import Recorder, Update
 from fspo.training.loop import train
@@ -165,3 +167,21 @@ def test_a_run_leaves_rows_out_and_learns_the_same(small: list[str], tmp_path: P
     for folder in ("some", "every"):
         recorded = pl.read_parquet(tmp_path / folder / "records" / "*.parquet").drop_nulls("log_ratio")
         assert audit(tmp_path / folder).rows == recorded.height
+
+
+def test_answers_whose_first_forward_is_not_finite_move_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their old log-probs are unknown, so that every update on them is skipped, and counted."""
+    calls: list[bool] = []
+
+    def broken(*inputs: Any, **options: Any) -> LogProbs:
+        out = logprobs(*inputs, **options)
+        calls.append(torch.is_grad_enabled())
+        return out._replace(logprobs=out.logprobs * (math.nan if sum(calls) == 1 else 1.0))
+
+    monkeypatch.setattr("fspo.training.update.logprobs", broken)
+    config = read(None, ["update.minibatches=1", "update.epochs=2", "update.token_budget=60", "rollout.prompts=4"])
+    learner = Learner(make("qwen3"), objectives.get("fspo"), config)
+    before = [p.detach().clone() for p in learner.parameters]
+    updates = learner.learn(sampled_answers(0, [1.0, -0.5, -0.5] * GROUPS), 1)
+    assert [u.skipped for u in updates] == [True, True]
+    assert all(torch.equal(p, old) for p, old in zip(learner.parameters, before, strict=True))

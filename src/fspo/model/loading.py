@@ -58,8 +58,7 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
     elif spec.endswith(".gguf"):
         model, tokenizer = _load_gguf(Path(spec))
     else:
-        if Path(spec).is_dir() and not any((Path(spec) / f"{n}config.json").is_file() for n in ("", "adapter_")):
-            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
+        _require(spec)
         with _reading(spec):  # code that a model brings is never executed
             model = AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
@@ -91,6 +90,25 @@ def _moved(model: Any, device: str) -> Any:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
         raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
+
+
+def _require(spec: str) -> None:
+    """Refuse what is neither a model's folder nor a hub name, before a loader asks the hub for it many times over."""
+    names = ("config.json", "adapter_config.json")
+    if Path(spec).is_dir():
+        if not any((Path(spec) / name).is_file() for name in names):
+            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
+        return
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    try:
+        if not any(isinstance(try_to_load_from_cache(spec, name), str) for name in names):
+            HfApi().model_info(spec, timeout=10)
+    except Exception as error:  # a name of another form, no such model, or no connection
+        raise ValueError(
+            f"there is no folder {spec!r}, and no model of that name on the hub, or the hub cannot be asked "
+            f"({type(error).__name__}): check the spelling"
+        ) from None
 
 
 def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:

@@ -59,6 +59,11 @@ class _Logger(Observer):
         self.send({key: value for key, value in values.items() if value is not None}, row.step)
 
 
+def _write_scalars(writer: Any, numbers: dict[str, float], step: int) -> None:
+    for name, value in numbers.items():
+        writer.add_scalar(name, value, step)
+
+
 def loggers(config: TrainConfig, folder: Path, stack: ExitStack) -> list[Observer]:
     """The loggers that `config.log` names, closed with the stack; a missing package is an error before the run."""
     chosen: list[Observer] = []
@@ -69,12 +74,7 @@ def loggers(config: TrainConfig, folder: Path, stack: ExitStack) -> list[Observe
 
             writer = SummaryWriter(str(folder / "tensorboard"))
             stack.callback(writer.close)
-
-            def scalars(numbers: dict[str, float], step: int) -> None:
-                for name, value in numbers.items():
-                    writer.add_scalar(name, value, step)
-
-            chosen.append(_Logger(scalars))
+            chosen.append(_Logger(lambda numbers, step: _write_scalars(writer, numbers, step)))
         for name, project in (("wandb", settings.wandb), ("trackio", settings.trackio)):
             if project is not None:
                 module: Any = import_module(name)

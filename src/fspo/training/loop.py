@@ -239,10 +239,10 @@ class _Training:
         for line in _samples(sampled, self.config.log.samples, step):
             self.writer.append(line)
         self._warn(metrics.warnings)
-        began, sampled_at, updated_at = times
-        total = time.perf_counter() - began
+        start, sampled_at, learned_at = times
+        total = time.perf_counter() - start
         timing = Timing(
-            step=step, rollout=sampled_at - began, update=updated_at - sampled_at, total=total,
+            step=step, rollout=sampled_at - start, update=learned_at - sampled_at, total=total,
             tokens_per_second=sampled.tokens / total,
         )  # fmt: skip
         self.writer.append(timing)

@@ -182,7 +182,7 @@ class Learner:
             if staleness == 0:
                 answers.old[chosen, :width] = out.logprobs.detach()
             old = answers.old[chosen, :width]
-            if not torch.isfinite(out.logprobs.detach().sum()):
+            if not torch.isfinite(out.logprobs.detach().sum() - old.sum()):
                 part.healthy = False
                 break
             options: dict[str, Any] = {"entropy": out.entropy}
