@@ -44,6 +44,7 @@ ELSEWHERE = {
     r"python benchmarks/.*": "a measurement of minutes; docs/development/measurements.md has its results",
     r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",
+    r"fspo audit outputs/token_exports": "a dump of another trainer; tests/audit/test_dumps.py",
     r"fspo watch .*": "serves until it is stopped; tests/report/test_watch.py",
     r"fspo compare .* --(rerun|pairs|against|ranges).*": "asks about finished results; tests/compare/test_run.py",
 }

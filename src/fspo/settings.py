@@ -13,9 +13,11 @@ import importlib.metadata
 import inspect
 import operator
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -214,10 +216,9 @@ class Registry(Generic[T]):
         try:
             imported = operator.attrgetter(attribute)(importlib.import_module(module))
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"the {self.kind} {name!r} cannot be loaded ({reason}): mend that module, or write module:Class of a "
-                "module on the path"
+                f"the {self.kind} {name!r} cannot be loaded ({_cause(error, module)}): mend that module, or write "
+                "module:Class of a module on the path"
             ) from error
         return self._checked(imported, name)
 
@@ -256,3 +257,13 @@ def only_here(names: Iterable[str]) -> list[str]:
 def _name(cls: type[Any]) -> str:
     name: str = cls.name
     return name
+
+
+def _cause(error: Exception, module: str) -> str:
+    """What went wrong in one line, with the line of the module in which it did."""
+    file = module.rpartition(".")[2] + ".py"
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError in {error.filename}, line {error.lineno}: {error.msg}"
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file]
+    place = f" in {lines[-1].filename}, line {lines[-1].lineno}" if lines else ""
+    return " ".join(f"{type(error).__name__}{place}: {error}".split())

@@ -126,7 +126,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "fspo": {"c_low": 0.02, "c_high": 0.04, "drift": "kl", "dual": 1.5},
     "ppo": {"dual_clip": 1.5},
 }
-ACCEPTANCE = [objectives.get(name) for name in objectives.names()]
+BY_MORE_THAN_RATIOS = ("dppo", "clip_cov", "kl_cov")
+ACCEPTANCE = [objectives.get(name) for name in objectives.names() if name not in BY_MORE_THAN_RATIOS]
 ACCEPTANCE += [objectives.get(name, **parameters) for name, parameters in CHANGED.items()]
 
 

@@ -67,7 +67,11 @@ def test_every_parameter_is_described(command: Command, monkeypatch: pytest.Monk
         assert all(parameter in shown for parameter in tasks.get_class(name).model_fields), name
     rows = {row.name: row for row in described(objectives.get_class("fspo"))}
     assert rows["clip_rate"] == Described(
-        "clip_rate", "float | null", "null", "> 0, < 1", "wanted share outside the band; replaces c_low, c_high"
+        "clip_rate",
+        "float | null",
+        "null",
+        "> 0, < 1",
+        objectives.get_class("fspo").model_fields["clip_rate"].description or "",
     )
     assert rows["kl.coef"].default == "required"
     assert rows["kl"].type == "table | null"

@@ -394,7 +394,7 @@ def test_the_documented_change_of_a_grpo_script_runs(
     assert run.objective["name"] == "fspo"
     assert len(run.metrics) == 3
     for folder in ("out", "out/fspo"):
-        with pytest.raises(ValueError, match="of a script with FSPOTrainer"):
+        with pytest.raises(ValueError, match="was written by a TRL script"):
             fspo.evaluate(folder)
 
 

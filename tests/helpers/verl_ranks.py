@@ -17,6 +17,7 @@ import torch.distributed as dist
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
+from fspo import objectives
 from fspo.engines.verl.plugin import NAMES, PolicyLoss
 from helpers.custom_objective import HALVED
 
@@ -24,7 +25,9 @@ ROWS, WIDTH = 24, 12
 
 
 # The name of the loss and the parameters of its objective: every objective, and those that learn from the batch twice.
-CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
+CASES: list[tuple[str, dict[str, Any]]] = [
+    (name, {}) for name, own in NAMES.items() if objectives.get(own).additive
+] + [
     ("fspo", {"drift": "kl"}),
     ("fspo", {"drift": "kl", "clip_rate": 0.2}),
     ("fspo", {"name": HALVED}),

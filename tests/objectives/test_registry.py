@@ -212,7 +212,7 @@ import json, numpy as np, fspo
 from fspo.report import explore
 L = np.random.default_rng(0).integers(10, 999, 400)
 S = 0.02 * np.sqrt(L) * np.random.default_rng(1).normal(size=400)
-methods = {m.name: m for m in fspo.audit({"length": L, "log_ratio": S}).methods}
+methods = {m.name: m for m in fspo.audit({"length": L, "log_ratio": S}, methods="all").methods}
 print(json.dumps([fspo.objectives.summaries()["broken"], methods["broken"].note, methods["gspo"].note,
     "broken" in explore.render()]))
 """
