@@ -216,9 +216,11 @@ class Registry(Generic[T]):
         try:
             imported = operator.attrgetter(attribute)(importlib.import_module(module))
         except Exception as error:
+            advice = "mend that module, or write module:Class of a module on the path"
+            if isinstance(error, ModuleNotFoundError) and error.name == module:
+                advice = f"write module:Class of a module on the path{hint(module, self.names())}"
             raise ValueError(
-                f"the {self.kind} {name!r} cannot be loaded ({_cause(error, module)}): mend that module, or write "
-                "module:Class of a module on the path"
+                f"the {self.kind} {name!r} cannot be loaded ({_cause(error, module)}): {advice}"
             ) from error
         return self._checked(imported, name)
 

@@ -109,7 +109,7 @@ def test_a_model_that_is_nowhere_is_one_sentence(
         (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
         (
             ["train", "task=broken:Task", "--out", "run"],
-            "(broken.py, line 1)): mend that module",
+            "broken.py, line 1: ",
         ),
         (["train", "task={name: [1]}"], "has no name"),
         (["train", "task=[3]"], "3 is not a part of a mixture"),

@@ -156,8 +156,8 @@ def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Pat
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError: .*flawed\.py, line 1\)\): mend that module"),
-        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError: two lines\): mend"),
+        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError in .*flawed\.py, line 1: expected ':'\): mend"),
+        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError in .*flawed\.py, line 1: two lines\): mend"),
         ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
         (
             "from fspo.objectives import Objective\nclass Own(Objective):\n    name = 'own'\n    summary = 'own'\n"
@@ -218,7 +218,7 @@ print(json.dumps([fspo.objectives.summaries()["broken"], methods["broken"].note,
 """
     summary, note, other, drawn = printed(program, tmp_path)
     assert re.fullmatch(
-        r"the objective 'broken' cannot be loaded \(RuntimeError: no licence\): mend that module, or .*",
+        r"the objective 'broken' cannot be loaded \(RuntimeError in .*, line 1: no licence\): mend that module, or .*",
         summary,
     )
     assert note == summary
