@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 12 --ignore=tests/browser --ignore=tests/vllm_engine
 
-.PHONY: help setup demo smollm2 docs release test test-slow test-once test-engines test-browser test-all lint types coverage clean
+.PHONY: help setup demo smollm2 docs release test test-slow test-properties test-engines test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -90,13 +90,11 @@ release: $(VENV)/.train  ## build the wheel and the source archive, check them, 
 test: lint types  ## ruff, mypy and the quick tests
 	$(PYTEST) -m 'not slow' --hypothesis-profile quick
 
-# Property tests run again, with four times as many examples.
-test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray, recipes, every property in full
-	$(PYTEST) -m 'slow or hypothesis'
+test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray, recipes
+	$(PYTEST) -m slow
 
-# What `make test` and `make test-slow` run, each test once: a machine that runs both need not start the workers twice.
-test-once: lint types  ## all tests of this environment, every property in full
-	$(PYTEST)
+test-properties: $(VENV)/.dev  ## the property tests again, with four times as many examples
+	$(PYTEST) -m hypothesis
 
 test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
 	$(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
@@ -104,7 +102,7 @@ test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
 test-browser: $(VENV)/.browser  ## the pages in a real browser (needs Chromium)
 	$(BIN)/python -m pytest tests/browser
 
-test-all: test-once test-engines test-browser  ## everything that a change must pass
+test-all: test test-slow test-properties test-engines test-browser  ## everything that a change must pass
 
 coverage: $(VENV)/.dev  ## line coverage of objectives, advantages and fairness
 	$(PYTEST) tests/objectives tests/fairness tests/peers tests/test_advantages.py \
