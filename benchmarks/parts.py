@@ -34,7 +34,7 @@ from fspo import runtime
 runtime.prepare()
 
 import torch  # noqa: E402
-from fspo.model.logprobs import token_logprobs  # noqa: E402
+from fspo.model.forward import token_logprobs  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import fspo  # noqa: E402
