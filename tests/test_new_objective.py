@@ -126,7 +126,7 @@ def test_a_package_brings_it_to_every_command_by_its_entry_point(example: str, t
         ["train", "steps=3", "--out", "run", "--resume"],
         ["eval", "run", "--prompts", "4"],
         ["report", "run", "--out", "page.html"],
-        ["audit", "run", "--json", "audit.json"],
+        ["audit", "run", "--methods", "all", "--json", "audit.json"],
         ["explore", "--out", "explore.html"],
     ):
         command = [sys.executable, "-m", "fspo", *arguments]
