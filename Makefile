@@ -96,8 +96,9 @@ test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray
 test-properties: $(VENV)/.dev  ## the property tests again, with four times as many examples
 	$(PYTEST) -m hypothesis
 
+# Without AMX, which some virtual machines show and do not allow: products in vLLM would be illegal instructions.
 test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
-	$(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
+	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
 
 test-browser: $(VENV)/.browser  ## the pages in a real browser (needs Chromium)
 	$(BIN)/python -m pytest tests/browser
