@@ -52,7 +52,7 @@ def test_everything_is_drawn(show: Show, page_file: Path) -> None:
     assert overflow(page) == 0
     assert overlaps(page) == []
     charts = page.locator("svg[role=img]")
-    assert charts.count() >= 3
+    assert charts.count() >= 1
     for k in range(charts.count()):
         box = box_of(charts.nth(k))
         assert min(box["width"] - 200, box["height"] - 120) > 0

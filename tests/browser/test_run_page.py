@@ -184,8 +184,8 @@ def test_values_under_the_pointer(show: Show, report: Path, run: Path) -> None:
     chart.scroll_into_view_if_needed()
     box = box_of(chart)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    tip = re.fullmatch(r"step (\d+)\nmean reward: ([\d.]+)", page.locator("#tip").inner_text())
-    assert tip is not None
+    tip = re.fullmatch(r"step (\d+)\nTraining reward: ([\d.]+)", page.locator("#tip").inner_text())
+    assert tip is not None, page.locator("#tip").inner_text()
     assert float(tip.group(2)) == pytest.approx(runs.load(run).metrics[int(tip.group(1)) - 1].reward, abs=2e-3)
     page.mouse.move(5, 5)
     assert not page.locator("#tip").is_visible()
