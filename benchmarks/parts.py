@@ -34,12 +34,11 @@ from fspo import runtime
 runtime.prepare()
 
 import torch  # noqa: E402
-from fspo.model.forward import token_logprobs  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import fspo  # noqa: E402
 from fspo.model.answers import Answers, split  # noqa: E402
-from fspo.model.forward import logprobs  # noqa: E402
+from fspo.model.forward import logprobs, token_logprobs  # noqa: E402
 from fspo.model.loading import Policy  # noqa: E402
 from workloads import COUNT, Ours, batch, policies, settings  # noqa: E402
 
