@@ -1,7 +1,7 @@
 """The updates (optimiser steps) of another trainer: what each needs to know about its whole batch.
 
-Such a trainer calls the loss once per micro-batch and rank, before the drift and scale of the whole batch are known.
-They are taken from the update at the same place in the previous rollout: z = S / sqrt(L) widens with every update on a
+Such a trainer calls the loss once per micro-batch and rank, before the drift of the whole batch is known.
+It is taken from the update at the same place in the previous rollout: z = S / sqrt(L) widens with every update on a
 rollout, in the same way each time. `close` ends an update: every rank gets the rows of all ranks, so that the next
 estimate, the state of an adaptive objective and the metrics are the same on every rank, however the batch was split.
 """
@@ -82,10 +82,9 @@ class UpdateTracker:
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
-        """The counts of this update, with the drift and scale of the update at its place in the previous rollout.
+        """The counts of this update, with the drift of the update at its place in the previous rollout.
 
-        In the first rollout, those of the previous update. Before any off-policy update nothing is known: the drift is
-        0 and a calibrated band is open.
+        In the first rollout, that of the previous update. Before any off-policy update the drift is 0.
         """
         known = self._known.get(self.update, self._known.get(self.update - 1))
         if known is None:
