@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from fspo.tasks.task import Example, Task
 
 STARTUP = 120.0  # seconds for the imports of the task
+ENDED = "the scoring process ended"
 CHUNK = 32  # most samples sent to a worker at once; the time limit is per sample
 LAUNCH = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -38,7 +39,6 @@ class _Slot:
 
     number: int
     connection: Connection
-    generation: int
     pending: deque[int] = field(default_factory=deque)
     deadline: float = 0.0
 
@@ -52,7 +52,6 @@ class Pool:
         self._workers = workers
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._generation = 0
         self._items: list[tuple[Example, str]] = []
         self._results: list[Result | None] = []
         self._seconds: list[float] = []  # time limit of each sample
@@ -103,7 +102,6 @@ class Pool:
 
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._notices = b""
         arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
         self._server = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, *arguments],
@@ -123,14 +121,13 @@ class Pool:
         self._slots = [self._fork(number) for number in range(self._workers)]
 
     def _await_ready(self) -> None:
-        end = time.monotonic() + STARTUP
-        while b"\n" not in self._notices and wait([self._control], max(0.0, end - time.monotonic())):
-            data = self._received()
+        end, line = time.monotonic() + STARTUP, b""
+        while not line.endswith(b"\n") and wait([self._control], max(0.0, end - time.monotonic())):
+            data = self._control.recv(65536)
             if not data:
                 break
-            self._notices += data
-        line, _, self._notices = self._notices.partition(b"\n")
-        problem = json.loads(line)["error"] if line else "it ended or did not reply while importing"
+            line += data
+        problem = json.loads(line) if line.endswith(b"\n") else "it ended or did not reply while importing"
         if problem:
             self.close()
             sentence = " ".join(problem.split())
@@ -138,11 +135,10 @@ class Pool:
 
     def _fork(self, number: int) -> _Slot:
         """A new worker in this slot; the fork server first kills the old one and its children."""
-        self._generation += 1
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [struct.pack("!II", number, self._generation)], [theirs.fileno()])
-        return _Slot(number, Connection(ours.detach()), self._generation)
+            socket.send_fds(self._control, [struct.pack("!I", number)], [theirs.fileno()])
+        return _Slot(number, Connection(ours.detach()))
 
     def _replace(self, slot: _Slot) -> None:
         slot.connection.close()
@@ -158,7 +154,7 @@ class Pool:
                 self._suspects.add(slot.pending[0])
                 self._todo.extendleft(reversed(slot.pending))
                 slot.pending.clear()
-            self._blame(slot, "crash", "the scoring processes ended")
+            self._blame(slot, "crash", ENDED)
         self.close()
         self._start()
 
@@ -178,15 +174,15 @@ class Pool:
             slot.deadline = time.monotonic() + self._seconds[slot.pending[0]]
 
     def _collect(self, *, waiting: bool) -> None:
-        """Handle all results and notices that have arrived; first wait for some, or for the next deadline."""
+        """Store all results that have arrived; first wait for some, or for the next deadline."""
         busy = [slot for slot in self._slots if slot.pending]
         due = min((slot.deadline for slot in busy), default=0.0) if waiting else 0.0
         ready = wait([*(slot.connection for slot in busy), self._control], max(0.0, due - time.monotonic()))
         for slot in busy:
             if slot.connection in ready:
                 self._drain(slot)
-        if self._control in ready:
-            self._read_notices()
+        if self._control in ready:  # the fork server sends nothing after its start: it has died
+            self._restart()
         for slot in list(self._slots):
             if slot.pending and time.monotonic() > slot.deadline and self._drain(slot) and slot.pending:
                 self._fail(slot, "timeout", f"no score after {self._seconds[slot.pending[0]]:g} s")
@@ -207,33 +203,9 @@ class Pool:
             if self._server_died():
                 self._restart()
             else:
-                self._fail(slot, "crash", "the scoring process ended")
+                self._fail(slot, "crash", ENDED)
             return False
         return True
-
-    def _read_notices(self) -> None:
-        """Handle notices of dead workers: a worker's own connection stays open while its children hold it."""
-        data = self._received()
-        if not data:
-            self._restart()
-            return
-        *lines, self._notices = (self._notices + data).split(b"\n")
-        for line in lines:
-            notice = json.loads(line)
-            slot = self._slots[notice["slot"]]
-            if slot.generation != notice["generation"] or not self._drain(slot):
-                continue
-            if slot.pending:
-                self._fail(slot, "crash", f"the scoring process ended with status {notice['status']}")
-            else:
-                self._replace(slot)
-
-    def _received(self) -> bytes:
-        """What the fork server has sent; nothing if it has ended, also with something of ours unread."""
-        try:
-            return self._control.recv(65536)
-        except ConnectionResetError:
-            return b""
 
     def _server_died(self) -> bool:
         """Whether the fork server has died, not only a worker: its connection closes before its workers die."""

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Collection
 from multiprocessing.connection import Connection
 
 from fspo.tasks.scoring import checked, message
@@ -21,7 +22,10 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, trainer: int) -> None:
-    """The fork server: fork a worker per order, report dead workers, and end with the trainer."""
+    """The fork server: fork a worker per order, end what dead workers leave, and end with the trainer.
+
+    A worker that dies is seen by the trainer as a closed connection, once its children, which inherit it, are dead.
+    """
     control = socket.socket(fileno=control_fd)
     wake, wake_write = os.pipe()
     os.set_blocking(wake, False)
@@ -33,28 +37,29 @@ def main(control_fd: int, trainer: int) -> None:
     except BaseException as error:
         problem = message(error)
     _silence()
-    control.sendall(json.dumps({"error": problem}).encode() + b"\n")
+    control.sendall(json.dumps(problem).encode() + b"\n")
     if problem:
         return
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    workers: dict[int, tuple[int, int]] = {}  # process id -> (slot, generation)
+    workers: dict[int, int] = {}  # slot -> process id
     while os.getppid() == trainer:
         ready, _, _ = select.select([control_fd, wake], [], [], 1.0)
+        if wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+            _kill_children(keep=workers.values())
         if control_fd in ready:
             try:
-                order, fds, _, _ = socket.recv_fds(control, 8, 1)
+                order, fds, _, _ = socket.recv_fds(control, 4, 1)
             except OSError:
                 break
             if not order:
                 break
-            slot, generation = struct.unpack("!II", order)
-            for pid in [pid for pid, (taken, _) in workers.items() if taken == slot]:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                del workers[pid]
-            _kill_children(keep=workers)
+            (slot,) = struct.unpack("!I", order)
+            workers.pop(slot, None)
+            _kill_children(keep=workers.values())
             server, pid = os.getpid(), os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -63,31 +68,8 @@ def main(control_fd: int, trainer: int) -> None:
                     os.close(fd)
                 _work(Connection(fds[0]), task, memory_mb, server)
             os.close(fds[0])
-            workers[pid] = (slot, generation)
-        if wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(wake, 4096)
-            if dead := _reap(workers):
-                try:
-                    control.sendall(b"".join(json.dumps(notice).encode() + b"\n" for notice in dead))
-                except OSError:
-                    break
-    _kill_children(keep={})
-
-
-def _reap(workers: dict[int, tuple[int, int]]) -> list[dict[str, int]]:
-    """Notices of the workers that have ended since the last call."""
-    dead = []
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            if pid in workers:
-                slot, generation = workers.pop(pid)
-                code = os.waitstatus_to_exitcode(status)
-                dead.append({"slot": slot, "generation": generation, "status": code})
-    return dead
+            workers[slot] = pid
+    _kill_children(keep=())
 
 
 def _work(connection: Connection, task: Task, memory_mb: int, server: int) -> None:
@@ -108,7 +90,7 @@ def _work(connection: Connection, task: Task, memory_mb: int, server: int) -> No
             result = evaluate(task, example, completion)
             if os.getpid() != me:  # the reward forked, and this is the new process
                 os._exit(0)
-            _kill_children(keep={})
+            _kill_children(keep=())
             try:
                 connection.send_bytes(json.dumps(result).encode())
             except OSError:
@@ -149,7 +131,7 @@ def _limit_memory(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _kill_children(keep: dict[int, tuple[int, int]]) -> None:
+def _kill_children(keep: Collection[int]) -> None:
     """Kill all descendants of this process except the workers in `keep` and their descendants."""
     for _ in range(200):
         try:
