@@ -28,8 +28,7 @@ from fspo.tasks.sandbox import launch
 from fspo.tasks.sandbox.launch import Isolation, Limits, run_python
 
 PROGRAMS = Path(__file__).with_name("programs")
-LIMITS = Limits(seconds=2.0, memory_mb=512, answer_seconds=20.0)
-PATIENT = Limits(seconds=60.0, memory_mb=512)  # where an attack must succeed, also on a slow machine
+LIMITS = Limits(seconds=60.0)  # no program needs its time: an attack must not fail because the machine is slow
 
 
 def names() -> list[str]:
@@ -115,11 +114,10 @@ def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) 
     needle = secrets.token_hex(8)
     first = json.dumps({**facts, "needle": needle})
     second = json.dumps({**facts, "again": True, "needle": needle, "token": f"{needle}-input-2"})
-    limits = LIMITS if isolation == "full" else PATIENT
     code = (PROGRAMS / f"{name}.py").read_text() + f"\n# {needle}\n"
     before = _left(needle)
     try:
-        outcomes = run_python(code, [first, second], limits, isolation)
+        outcomes = run_python(code, [first, second], LIMITS, isolation)
     except RuntimeError as error:
         return f"it is not scored: {error}"
     if len(outcomes) != 2:

@@ -44,9 +44,8 @@ class Code(PromptTask):
 
     def score(self, example: Example, completion: str) -> float:
         inputs = [given for given, _ in example.answer]
-        outcomes = run_python(
-            extract_program(completion), inputs, self._limits(), self.isolation, stop_early=not self.graded
-        )
+        limits = Limits(self.seconds, self.memory_mb, self.processes, answer_seconds=self.answer_seconds)
+        outcomes = run_python(extract_program(completion), inputs, limits, self.isolation, stop_early=not self.graded)
         passed = [
             outcome.status == "ok" and _same(outcome.stdout, expected)
             for outcome, (_, expected) in zip(outcomes, example.answer, strict=False)
@@ -64,14 +63,6 @@ class Code(PromptTask):
         outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.isolation)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
-
-    def _limits(self) -> Limits:
-        return Limits(
-            seconds=self.seconds,
-            answer_seconds=self.answer_seconds,
-            memory_mb=self.memory_mb,
-            processes=self.processes,
-        )
 
 
 _FENCE = re.compile(r"```[ \t]*(\w*)[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)

@@ -2,13 +2,14 @@
 
 import itertools
 import random
+import re
 import string
 from collections import deque
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.procedural import Drawn, FreeForm, whole_number
+from fspo.tasks.procedural import Drawn, FreeForm
 from fspo.tasks.task import Example
 
 
@@ -36,9 +37,10 @@ class Walk(FreeForm):
         """How far the answer comes before its first wrong total."""
         goal, total = int(example.prompt[5:-1]), 0
         for text in completion.split(","):
-            number = whole_number(text, goal)
-            reached = None if number is None else goal - number if self.down else number
-            if reached is None or not total < reached <= total + self.stride:
+            # Only the shortest way to write a number counts, and a long text is never read as one.
+            number = int(text) if re.fullmatch("0|[1-9][0-9]{0,9}", text) else -1
+            reached = goal - number if self.down else number
+            if number < 0 or not total < reached <= min(goal, total + self.stride):
                 return min(total, goal - 1) / goal
             total = reached
         return total / goal
@@ -127,9 +129,6 @@ def _cell(name: str) -> Cell | None:
     if len(name) != 2 or not all("a" <= letter <= "z" for letter in name):
         return None
     return ord(name[0]) - ord("a"), ord(name[1]) - ord("a")
-
-
-PATHS: tuple[type[FreeForm], ...] = (Walk, Maze)
 
 
 class Choice(Drawn):
@@ -231,14 +230,15 @@ class Conflict(Drawn):
         bits.append((sum(bits) + long) % 2)
         chosen = "".join("a" if rng.random() < self.start else "b" for _ in range(self.letters))
         counted = "".join(f"{k}{rng.choice(string.ascii_lowercase)}" for k in range(n, 0, -1)) if long else ""
-        return f"mix:{n},{''.join(map(str, bits))}=", f"{chosen}:{_parities(bits)}{counted}"
+        prompt = f"mix:{n},{''.join(map(str, bits))}="
+        return prompt, f"{chosen}:{''.join(map(str, _parities(prompt)))}{counted}"
 
     def difficulty(self, prompt: str, n: int) -> float:
         """0 for a short question, and above 0 for a long one."""
-        return (1 + super().difficulty(prompt, n)) / 2 if _bits(prompt)[-1] else 0.0
+        return (1 + super().difficulty(prompt, n)) / 2 if _parities(prompt)[-1] else 0.0
 
     def credit(self, example: Example, completion: str) -> float:
-        long, x = bool(_bits(example.prompt)[-1]), self._share(completion)
+        long, x = bool(_parities(example.prompt)[-1]), self._share(completion)
         if x is None or not self._follows(example.prompt, completion[self.letters + 1 :]):
             return 0.0
         return 1 - x * x if long else 1 - (1 - x) * (1 - x)
@@ -252,7 +252,7 @@ class Conflict(Drawn):
 
     def _follows(self, prompt: str, rest: str) -> bool:
         """Whether what comes after the letters is right."""
-        parities = _bits(prompt)
+        parities = _parities(prompt)
         if rest[: self.bits] != "".join(map(str, parities)):
             return False
         place, n = self.bits, int(prompt[4:].partition(",")[0])
@@ -272,14 +272,10 @@ class Conflict(Drawn):
         return {"share of a": self.short}
 
 
-def _parities(bits: list[int]) -> str:
-    return "".join(str(total % 2) for total in itertools.accumulate(bits))
-
-
-def _bits(prompt: str) -> list[int]:
+def _parities(prompt: str) -> list[int]:
     """The parity of the bits of a prompt up to each of them."""
     bits = map(int, prompt.partition(",")[2][:-1])
     return [total % 2 for total in itertools.accumulate(bits)]
 
 
-TRADEOFFS: tuple[type[FreeForm], ...] = (Choice, Conflict)
+FREE_FORM: tuple[type[FreeForm], ...] = (Walk, Maze, Choice, Conflict)

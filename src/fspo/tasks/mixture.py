@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.task import Example, Task, check_index, check_split, generator
+from fspo.tasks.task import Example, Task, check, generator
 
 BLOCK = 1000  # within every block of this many prompts the proportions are exact
 
@@ -44,11 +44,9 @@ class Mixture(Task):
         )
 
     def example(self, split: str, index: int) -> Example:
-        check_split(split)
-        check_index(index)
+        check(split, index)
         block, position = divmod(index, BLOCK)
-        plan = _plan(self.weights, self.seed)
-        part, rank = plan[position]
+        part, rank = _plan(self.weights, self.seed)[position]
         inner = self.parts[part].example(split, block * _quotas(self.weights)[part] + rank)
         return replace(inner, task=self.labels[part], index=index)
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from fspo.tasks.task import Example, Task, check_index, check_split, generator, in_split, prefix_share, stable_hash
+from fspo.tasks.task import Example, Task, check, generator, in_split, stable_hash
 
 DRAWS = 2000  # the probability that none of them falls in a split of one tenth is 1e-91
 
@@ -51,16 +51,17 @@ class Procedural(Task):
         return (n - self.n_min) / max(1, self.n_max - self.n_min)
 
     def credit(self, example: Example, completion: str) -> float:
-        """The graded reward; 1 for a right answer only."""
-        return prefix_share(completion, example.answer)
+        """The graded reward, 1 for a right answer only: the common prefix as a share of the longer text."""
+        shorter, longer = sorted((len(completion), len(example.answer)))
+        pairs = zip(completion, example.answer, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter) / longer
 
     def earned(self, example: Example, completion: str) -> bool:
         """Whether an answer earns the reward where it is 0 or 1."""
         return bool(completion == example.answer)
 
     def example(self, split: str, index: int) -> Example:
-        check_split(split)
-        check_index(index)
+        check(split, index)
         rng = generator(self.name, self.seed, split, index)
         for _ in range(DRAWS):
             n = self.draw_size(rng)
@@ -126,14 +127,6 @@ class Drawn(FreeForm):
 
     def earned(self, example: Example, completion: str) -> bool:
         return stable_hash("drawn", example.prompt, completion) < self.credit(example, completion) * 2**64
-
-
-def whole_number(text: str, largest: int) -> int | None:
-    """The number that a text writes in the shortest way, if it is at most `largest`; the text may be hostile."""
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or (text[0] == "0" and text != "0"):
-        return None
-    number = int(text)
-    return number if number <= largest else None
 
 
 class Sort(Procedural):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from fspo.settings import hint
-from fspo.tasks.task import Example, Task, check_index, check_split, in_split, stable_hash
+from fspo.tasks.task import Example, Task, check, in_split, stable_hash
 
 DRAWS = 300  # entries tried until one belongs to the split
 SIZE = 5000  # entries of a dataset that builds a table; the others accept any index
@@ -62,8 +62,7 @@ class ReasoningGym(Task):
         return _dataset(self.dataset, self.seed, json.dumps(self.params, sort_keys=True))
 
     def example(self, split: str, index: int) -> Example:
-        check_split(split)
-        check_index(index)
+        check(split, index)
         for draw in range(DRAWS):
             number = stable_hash(self.label, self.seed, split, index, draw) % 2**31
             entry = _entry(self._entries(), number)

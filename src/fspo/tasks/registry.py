@@ -11,7 +11,7 @@ from typing import Any
 
 from fspo.settings import Registry
 from fspo.tasks.code import Code
-from fspo.tasks.free_form import PATHS, TRADEOFFS
+from fspo.tasks.free_form import FREE_FORM
 from fspo.tasks.mixture import Mixture
 from fspo.tasks.procedural import BUILTIN
 from fspo.tasks.reasoning import ReasoningGym
@@ -23,7 +23,7 @@ TASKS: Registry[Task] = Registry(
     "task",
     "fspo.tasks",
     Task,
-    [*BUILTIN, *PATHS, *TRADEOFFS, ReasoningGym, Jsonl, HuggingFace, Custom, Code, Verifiers],
+    [*BUILTIN, *FREE_FORM, ReasoningGym, Jsonl, HuggingFace, Custom, Code, Verifiers],
     attributes=("name", "summary"),
 )
 
@@ -112,12 +112,10 @@ def _one(spec: Mapping[str, Any]) -> Task:
     full = spec.get("name")
     if not isinstance(full, str):
         raise ValueError(f"the task {dict(spec)} has no name: add 'name', one of {', '.join(TASKS.names())}")
-    name, colon, argument = full.partition(":")
-    if colon and name not in TASKS.names():  # module:Class
-        return get_class(full)(**parameters)
     task = get_class(full)
-    if colon and not task.argument:
-        raise ValueError(f"task {name!r} takes nothing after a colon: write {{'name': {name!r}, ...}}")
-    if argument and task.argument:
-        parameters[task.argument] = argument
+    name, colon, argument = full.partition(":")
+    if colon and name in TASKS.names():  # else it is module:Class
+        if not task.argument:
+            raise ValueError(f"task {name!r} takes nothing after a colon: write {{'name': {name!r}, ...}}")
+        parameters |= {task.argument: argument} if argument else {}
     return task(**parameters)

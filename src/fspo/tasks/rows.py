@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from fspo.files import BadLine, json_lines
 from fspo.settings import hint
-from fspo.tasks.task import Example, Task, check_index, check_split, generator, in_split
+from fspo.tasks.task import Example, Task, check, generator, in_split
 from fspo.tasks.verify import Mode, equal, final_answer, reference
 
 QUESTION_COLUMNS = ("question", "problem", "prompt")
@@ -33,17 +33,13 @@ class RowTask(Task):
         raise NotImplementedError
 
     def size(self, split: str) -> int:
-        return len(self._split(split))
+        return len(_assign(self, split))
 
     def row(self, split: str, index: int) -> dict[str, Any]:
-        check_index(index)
-        rows = self._split(split)
+        check(split, index)
+        rows = _assign(self, split)
         epoch, position = divmod(index, len(rows))
         return rows[_order(len(rows), f"{self.seed}/{split}/{epoch}")[position]]
-
-    def _split(self, split: str) -> list[dict[str, Any]]:
-        check_split(split)
-        return _assign(self, split)
 
 
 class FileTask(RowTask):
@@ -61,6 +57,7 @@ class FileTask(RowTask):
 @lru_cache(maxsize=32)
 def _assign(task: RowTask, split: str) -> list[dict[str, Any]]:
     """The rows of a split: by the hash of their content, or the separate held-out rows for eval."""
+    check(split)
     rows, held_out = task.rows()
     if held_out is None:
         chosen = [row for row in rows if in_split(task.content(row), split)]

@@ -109,7 +109,7 @@ class Task(Settings):
 
     def size(self, split: str) -> int | None:
         """How many different prompts a split has; None if they are generated without end."""
-        check_split(split)
+        check(split)
         return None
 
     def component(self, example: Example) -> "Task":
@@ -124,12 +124,10 @@ class Task(Settings):
         """Import what `score` needs, so that this does not count against the time limit of the first answer."""
 
 
-def check_split(split: str) -> None:
+def check(split: str, index: int = 0) -> None:
+    """Refuse a split or an index that does not exist."""
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}: use one of {', '.join(SPLITS)}")
-
-
-def check_index(index: int) -> None:
     if index < 0:
         raise ValueError(f"example index {index} is negative: indices start at 0")
 
@@ -148,14 +146,3 @@ def generator(*parts: object) -> random.Random:
 def in_split(content: str, split: str) -> bool:
     """Whether the problem with this text belongs to the split."""
     return stable_hash("split", content) % 10 in SPLITS[split]
-
-
-def prefix_share(completion: str, solution: str) -> float:
-    """Length of the common prefix over the length of the longer text; 1 only if they are equal."""
-    same = 0
-    for a, b in zip(completion, solution, strict=False):
-        if a != b:
-            break
-        same += 1
-    longest = max(len(completion), len(solution))
-    return same / longest if longest else 1.0

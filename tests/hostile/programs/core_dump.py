@@ -5,11 +5,9 @@ Stopped by: RLIMIT_CORE is 1, which stops both; seccomp keeps it there.
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 
-scene = json.loads(input())
 libc = ctypes.CDLL(None, use_errno=True)
 
 for value in (0, 2**20):

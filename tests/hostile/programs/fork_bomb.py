@@ -1,19 +1,15 @@
-"""Fork without end.
+"""Fork again and again.
 
 Stopped by: RLIMIT_NPROC in a user id of its own; the namespace is killed.
 """
 
-import json
+import contextlib
 import os
 
-scene = json.loads(input())
-
 started = 0
-while started < 10**6:
-    try:
+for _ in range(2000):
+    with contextlib.suppress(OSError):
         if os.fork():
             started += 1
             if started > 64:
                 print("reached")
-    except OSError:
-        pass

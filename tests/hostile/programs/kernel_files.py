@@ -4,9 +4,7 @@ Stopped by: /dev holds null, zero, full, random and urandom; there is no /sys, a
 """
 
 import contextlib
-import json
 
-scene = json.loads(input())
 devices = ("mem", "kmem", "port", "kmsg", "vda", "sda", "nvme0n1", "fuse", "tty", "ptmx", "console", "kvm", "net/tun")
 
 for name in devices:

@@ -1,13 +1,11 @@
-"""Use bpf, userfaultfd, perf_event_open, kexec, modules, key rings, inotify and io_uring, whose calls no filter sees.
+"""Use bpf, userfaultfd, perf_event_open, kexec, modules, key rings, inotify, io_uring, and the x32 instruction set.
 
 Stopped by: seccomp; no capabilities.
 """
 
 import ctypes
-import json
 import os
 
-scene = json.loads(input())
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,3 +23,5 @@ if libc.inotify_init1(0) >= 0:
     print("reached inotify")
 if libc.syscall(425, 4, ctypes.byref(buffer)) >= 0:
     print("reached io_uring")
+if libc.syscall(0x40000000 + 39) > 0:
+    print("reached a call of another instruction set")

@@ -9,8 +9,6 @@ import os
 import site
 import sys
 
-scene = json.loads(input())
-
 for path in (os.__file__, json.__file__, sys.executable, *site.getsitepackages(), *sys.path, "/usr/lib", "/", "/dev"):
     for target in (path, os.path.join(path, "planted.py")):
         with contextlib.suppress(OSError):

@@ -78,12 +78,7 @@ def run_python(
         return [Outcome("error", "") for _ in inputs]
     code = code.encode("utf-8", "replace").decode()
     job = {"code": code, "inputs": list(inputs), "stop_early": stop_early, **asdict(limits)}
-    if isolation == "limits":
-        try:
-            return _outcomes(_replies("limits", job), job)
-        except _RefusedError as refused:
-            raise RuntimeError(f"programs cannot be run on this machine ({refused}): use another task") from None
-    for backend in ISOLATED:
+    for backend in ISOLATED if isolation == "full" else ("limits",):
         if backend in _refusals:
             continue
         try:
@@ -92,28 +87,24 @@ def run_python(
             _refusals[backend] = str(refused)
     reasons = "; ".join(f"{backend}: {reason}" for backend, reason in _refusals.items())
     _refusals.clear()  # a refusal may pass, as when the machine was short of memory
+    if isolation == "limits":
+        raise RuntimeError(f"programs cannot be run on this machine ({reasons}): use another task")
     raise RuntimeError(
         f"programs cannot be isolated on this machine ({reasons}): install bubblewrap or allow user namespaces, "
         f"or set isolation=limits to run them where they can read your files"
     )
 
 
-def working_backend() -> str:
-    """The back end that isolates programs on this machine; `RuntimeError` says why there is none."""
-    run_python("", [""])
-    return next(backend for backend in ISOLATED if backend not in _refusals)
-
-
 def _replies(backend: str, job: dict[str, Any]) -> list[dict[str, Any]]:
     """Run the job; returns the lines that the supervisor wrote before it ended or its time was over."""
     tree, uid = python_tree(), spare_user()
+    start = command(backend, tree, uid)
     try:
-        start = command(backend, tree, uid)
         program = seccomp_program().hex()
     except RuntimeError as error:
         if backend != "limits":
             raise _RefusedError(str(error)) from None
-        start, program = supervisor(sys.executable), ""
+        program = ""
     files = {"executable": tree.executable, "mounts": tree.mounts, "links": (*tree.links, *DEVICE_LINKS)}
     job = {**job, **files, "backend": backend, "uid": uid, "devices": DEVICES, "filter": program}
     # Killing a program that exceeds its time takes up to a second.
@@ -183,12 +174,12 @@ def supervisor(executable: str) -> list[str]:
 
 
 def command(backend: str, tree: "FileTree", uid: int | None) -> list[str]:
-    """The command that reads a job; raises `RuntimeError` if the back end is not installed."""
+    """The command that reads a job."""
     if backend != "bubblewrap":
         return supervisor(sys.executable)
     program = shutil.which("bwrap")
     if program is None:
-        raise RuntimeError("not installed")
+        raise _RefusedError("not installed")
     user = ["--unshare-user", "--uid", _NOBODY, "--gid", _NOBODY] if uid is None else []
     spaces = [f"--unshare-{name}" for name in ("pid", "net", "ipc", "uts", "cgroup-try")]
     # The supervisor needs its capabilities to give each program a folder of its own; programs have none.
@@ -236,7 +227,7 @@ class FileTree:
 
 @cache
 def python_tree() -> FileTree:
-    """The tree of this interpreter and of the packages that it can import."""
+    """The interpreter and the packages that it can import: each path where it really is, and links that lead to it."""
     prefixes = {sys.base_prefix, sys.base_exec_prefix}
     paths = {
         sys.executable,
@@ -249,11 +240,7 @@ def python_tree() -> FileTree:
     }
     if sys.prefix != sys.base_prefix:
         paths.add(os.path.join(sys.prefix, "pyvenv.cfg"))
-    return _tree(sys.executable, {os.path.abspath(path) for path in paths if os.path.exists(path)})
-
-
-def _tree(executable: str, paths: set[str]) -> FileTree:
-    """Mount each path where it really is, and link to it where it is found through a symbolic link."""
+    paths = {os.path.abspath(path) for path in paths if os.path.exists(path)}
     mounts: list[str] = []
     for path in sorted({os.path.realpath(path) for path in paths}):
         if not _within(path, mounts):
@@ -262,7 +249,7 @@ def _tree(executable: str, paths: set[str]) -> FileTree:
     for path in sorted(paths):
         if os.path.realpath(path) != path and not _within(path, [*mounts, *(link for link, _ in links)]):
             links.append((path, os.path.realpath(path)))
-    return FileTree(executable, tuple(mounts), tuple(links))
+    return FileTree(sys.executable, tuple(mounts), tuple(links))
 
 
 def _within(path: str, folders: list[str]) -> bool:

@@ -1,6 +1,6 @@
-"""Leave a daemon that answers the next run.
+"""Leave a daemon, and zombies that count against the limit of the next run.
 
-Stopped by: the namespace is killed after each run.
+Stopped by: after each run the namespace is killed and reaped.
 """
 
 import contextlib
@@ -15,10 +15,20 @@ if scene["again"]:
     others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     if others:
         print("reached", others)
-elif os.fork() == 0:
+    try:
+        if os.fork() == 0:
+            os._exit(0)
+    except OSError:
+        print("reached the limit of another run")
+    os._exit(0)
+if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         for sign in range(1, 32):
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(sign, signal.SIG_IGN)
         time.sleep(60)
+with contextlib.suppress(OSError):
+    while True:
+        if os.fork() == 0:
+            os._exit(0)
