@@ -46,7 +46,6 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
     private.chmod(0o600)
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "id_ed25519").write_text(secret)
-    os.mkfifo(folder / "fifo", 0o666)
     environment = {"SECRET": secret}
     sleep = "import time; time.sleep(600)"
     victims = [subprocess.Popen([sys.executable, "-c", sleep, str(task), secret], env=environment) for _ in range(2)]
@@ -76,7 +75,6 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
                 "task": str(task),
                 "private": str(private),
                 "home": str(home),
-                "fifo": str(folder / "fifo"),
                 "unix": str(folder / "socket"),
                 "abstract": abstract,
                 "port": tcp.getsockname()[1],

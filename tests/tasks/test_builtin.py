@@ -97,18 +97,24 @@ def test_no_prompt_is_in_two_splits_whatever_the_seed_and_the_sizes(name: str) -
     assert set(seen.values()) == set(SPLITS)
 
 
-def test_examples_are_the_same_in_every_process() -> None:
-    code = (
-        "import json, fspo.tasks as t\n"
-        f"which = [(n, s, i) for n in {NAMES} for s in t.SPLITS for i in (0, 7)]\n"
-        "print(json.dumps([t.get(n).example(s, i).prompt for n, s, i in which]))"
-    )
+def test_examples_and_noise_are_the_same_in_every_process() -> None:
+    code = f"""
+import json, fspo.tasks as t
+prompts = [t.get(n).example(s, i).prompt for n in {NAMES} for s in t.SPLITS for i in (0, 7)]
+noisy = t.get({{"name": "sort", "noise": 0.5}})
+print(json.dumps([prompts, [noisy.score(noisy.example("train", i), x) for i in range(30) for x in "ab"]]))
+"""
     here = [tasks.get(n).example(s, i).prompt for n in NAMES for s in SPLITS for i in (0, 7)]
+    task, other = (tasks.get({"name": "sort", "noise": 0.5, "seed": seed}) for seed in (0, 1))
+    examples = [task.example("train", i) for i in range(30)]
+    noise = [task.score(e, x) for e in examples for x in "ab"]
     for seed in ("1", "2"):
         env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
-        assert json.loads(done.stdout) == here
+        assert json.loads(done.stdout) == [here, noise]
     assert len(set(here)) == len(here)
+    assert noise[::2] != noise[1::2]  # differs between answers and seeds
+    assert [other.score(e, "a") for e in examples] != noise[::2]
 
 
 def test_the_stream_does_not_change_between_versions() -> None:
@@ -174,22 +180,6 @@ def test_held_out_answers_are_scored_without_noise() -> None:
     for split in ("eval", "validation"):
         assert not any(flipped for _, flipped in flips({"noise": 1.0}, split, count=300))
     assert all(flipped for _, flipped in flips({"noise": 1.0}, count=300))
-
-
-def test_noise_is_the_same_for_the_same_answer_and_differs_between_answers_and_seeds() -> None:
-    code = (
-        "import fspo.tasks as t; task = t.get({'name': 'sort', 'noise': 0.5});"
-        "print([task.score(task.example('train', i), x) for i in range(30) for x in ('a', 'b')])"
-    )
-    env = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    task = tasks.get({"name": "sort", "noise": 0.5})
-    examples = [task.example("train", i) for i in range(30)]
-    here = [task.score(e, x) for e in examples for x in ("a", "b")]
-    assert json.loads(done.stdout) == here
-    assert here[::2] != here[1::2]
-    other = tasks.get({"name": "sort", "noise": 0.5, "seed": 1})
-    assert [other.score(e, "a") for e in examples] != here[::2]
 
 
 def test_a_graded_reward_is_flipped_whole() -> None:

@@ -29,12 +29,15 @@ except RuntimeError as refused:
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
-def run(code: str, given: str = "", **limits: Any) -> Outcome:
-    return run_python(textwrap.dedent(code), [given], Limits(**limits))[0]
+SECONDS = 60.0  # for programs that end, on a slow machine
+
+
+def run(code: str, seconds: float = SECONDS, **limits: Any) -> Outcome:
+    return run_python(code, [""], Limits(seconds, **limits))[0]
 
 
 def test_programs_read_their_input_and_print() -> None:
-    outcomes = run_python("print(int(input()) * 2)", ["1", "21", "x"])
+    outcomes = run_python("print(int(input()) * 2)", ["1", "21", "x"], Limits(SECONDS))
     assert [(o.status, o.stdout) for o in outcomes] == [("ok", "2\n"), ("ok", "42\n"), ("error", "")]
 
 
@@ -53,21 +56,20 @@ def test_files_outside_are_absent_and_the_folder_is_empty_every_time(tmp_path: P
         except OSError as error:
             print(type(error).__name__)
     """
-    for outcome in run_python(textwrap.dedent(code), ["", ""]):
+    for outcome in run_python(textwrap.dedent(code), ["", ""], Limits(SECONDS)):
         assert outcome.status == "ok"
         assert outcome.stdout == "[] True\n" + 3 * "FileNotFoundError\n"
     assert target.read_text() == "keep me"
 
 
 def test_file_size_memory_time_and_output_are_limited() -> None:
-    """The programs that end have the usual time; those that do not would take 600 s."""
     assert run("open('f', 'wb').write(b'x' * 2**20); print('small')", file_mb=2).stdout == "small\n"
     assert run("open('f', 'wb').write(b'x' * 2**22); print('large')", file_mb=2).stdout == ""
     assert run("x = bytearray(2**20); print('small')", memory_mb=128).stdout == "small\n"
     assert run("x = bytearray(2**28); print('large')", memory_mb=128).status == "error"
     for endless in ("while True: pass", "sleep(600)", "os.close(1); sleep(600)", "os.kill(0, signal.SIGSTOP)"):
         assert run(f"import os, signal\nfrom time import sleep\n{endless}", seconds=0.5).status == "timeout"
-    flood = run("while True: print('x' * 1000)", output_kb=16, seconds=60)
+    flood = run("while True: print('x' * 1000)", output_kb=16)
     assert flood.status == "output"
     assert len(flood.stdout) < 2**20
 
@@ -100,8 +102,8 @@ def doubling(tmp_path: Path) -> str:
 
 
 def test_code_reward(doubling: str) -> None:
-    task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "seconds": 60, "answer_seconds": 60})
-    graded = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": True})
+    spec = {"name": f"code:{doubling}", "eval_path": doubling, "seconds": 60, "answer_seconds": 600}
+    task, graded = tasks.get(spec), tasks.get(spec | {"graded": True})
     example = task.example("eval", 0)
     assert example.solution is not None
     completions = [
@@ -175,8 +177,6 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
 
 
 def test_an_answer_has_a_time_limit_for_all_its_tests() -> None:
-    """Each run prints at once and never ends: the last of so many is not reached."""
-    endless = "print(1, flush=True)\nwhile True: pass"
-    outcomes = run_python(endless, [""] * 200, Limits(seconds=2.0, answer_seconds=8.0))
-    assert {outcome.status for outcome in outcomes} == {"timeout"}
-    assert [outcomes[0].stdout, outcomes[-1].stdout] == ["1\n", ""]
+    """No Python starts within a microsecond, and the runs after the first are not begun."""
+    outcomes = run_python("print(1)", [""] * 50, Limits(SECONDS, answer_seconds=1e-6))
+    assert outcomes == [Outcome("timeout", "")] * 50

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from fspo.tasks import Score, Scorer, Task
 
 Rewards = Callable[[str], Task]
 Children = Callable[[], list[psutil.Process]]
-TIMEOUT = 3.0  # seconds for answers that never end, and for answers beside them that take a millisecond
+TIMEOUT = 0.5  # seconds for answers that never end; those beside them have the time of their row, 1000 s
 
 
 @pytest.fixture
@@ -28,7 +29,16 @@ def rewards(tmp_path: Path) -> Rewards:
     """The task of a function in helpers/rewards.py, which scoring processes import like a user's module."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"p{i}", "answer": 1000}) + "\n" for i in range(50)))
-    return lambda function: tasks.get({"name": f"python:helpers.rewards:{function}", "path": str(path)})
+    return lambda function: tasks.get(
+        {"name": "helpers.rewards:Timed", "function": f"helpers.rewards:{function}", "path": str(path)}
+    )
+
+
+def asked(task: Task, completions: list[str]) -> list[tasks.Example]:
+    """One example per completion; those that never end have no time of their own."""
+    examples = [task.example("train", i) for i in range(len(completions))]
+    endless = [FAILURES.get(completion) == "timeout" for completion in completions]
+    return [replace(e, answer=0) if end else e for e, end in zip(examples, endless, strict=True)]
 
 
 FAILURES = {
@@ -61,9 +71,8 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: p
     task = rewards("reward")
     bad = [*FAILURES, *VALUES]
     completions = [name for pair in zip(bad, ["good"] * len(bad), strict=True) for name in pair]
-    examples = [task.example("train", i) for i in range(len(completions))]
     with Scorer(task, workers=2, timeout=TIMEOUT, memory_mb=96) as scorer:
-        everything = scorer.score(examples, completions)
+        everything = scorer.score(asked(task, completions), completions)
     scores = dict(zip(bad, everything[::2], strict=True))
     assert {name: score.failure for name, score in scores.items() if score.failure} == FAILURES
     assert {name: score.value for name, score in scores.items() if not score.failure} == VALUES
@@ -75,26 +84,14 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: p
 
 
 def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
-    right = ["bool", "np.bool_", "np.int64", "np.float32", "np.float16", "array", "bool array", "Fraction"]
-    right += ["Decimal"]
+    right = ["bool", "np.bool_", "np.int64", "np.float32", "np.float16", "array", "bool array", "Fraction", "Decimal"]
     wrong = [
-        "np.nan",
-        "Decimal NaN",
-        "np.inf",
-        "past float32",
-        "nan array",
-        "vector",
-        "str",
-        "np.str_",
-        "complex",
-        "list",
-        "huge",
-    ]
-    wrong += ["text array"]
+        "np.nan", "Decimal NaN", "np.inf", "past float32", "nan array", "vector", "str", "np.str_", "complex", "list",
+        "huge", "text array",
+    ]  # fmt: skip
     task = rewards("typed")
-    examples = [task.example("train", i) for i in range(len(right) + len(wrong))]
     with Scorer(task, workers=1) as scorer:
-        scores = scorer.score(examples, right + wrong)
+        scores = scorer.score(asked(task, right + wrong), right + wrong)
     assert [score.value for score in scores] == [1.0] * len(right) + [None] * len(wrong)
     assert scorer.failures == {"error": len(wrong)}
     details = dict(zip(wrong, (score.detail for score in scores[len(right) :]), strict=True))
@@ -110,7 +107,7 @@ def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
 def test_children_of_a_reward_end_with_its_sample(name: str, rewards: Rewards, children: Children) -> None:
     task = rewards("reward")
     with Scorer(task, workers=1, timeout=TIMEOUT) as scorer:
-        score = scorer.score([task.example("train", 0)], [name])[0]
+        score = scorer.score(asked(task, [name]), [name])[0]
         assert (score.value, score.failure) == (VALUES.get(name), FAILURES.get(name))
         scorer.score([task.example("train", 0)], ["good"])
         # the fork server and its worker
@@ -164,6 +161,7 @@ def test_scoring_goes_on_between_two_additions(rewards: Rewards) -> None:
     with Scorer(task) as scorer, scorer.batch(examples) as batch:
         batch.add(dict.fromkeys(range(4), "good"))
         pool = scorer._processes()
+        assert pool is not None
         while pool._todo or any(slot.pending for slot in pool._slots):
             batch.add({})
         assert pool._results == [(1.0, None, "")] * 4
@@ -186,17 +184,18 @@ def test_a_batch_that_is_given_up_does_not_mix_up_the_next(rewards: Rewards) -> 
 def test_nothing_survives_a_killed_trainer(how: signal.Signals, rewards: Rewards, tmp_path: Path) -> None:
     prompts = rewards("reward").model_dump()["path"]
     pids = tmp_path / "pids"
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        "import os, time\n"
-        "import fspo.tasks as t\n"
-        f"task = t.get({{'name': 'python:helpers.rewards:reward', 'path': {prompts!r}}})\n"
-        "scorer = t.Scorer(task, timeout=500).__enter__()\n"
-        "bystander = os.fork()\n"  # it inherits every connection, so that none of them closes
-        "if not bystander: time.sleep(600); os._exit(0)\n"
-        "print(bystander, flush=True)\n"
-        "scorer.score([task.example('train', 0)], ['tell_pid_and_loop'])\n"
-    )
+    # The bystander inherits every connection, so that none of them closes.
+    code = f"""
+import os, sys, time
+sys.path[:] = {sys.path!r}
+import fspo.tasks as t
+task = t.get({{"name": "python:helpers.rewards:reward", "path": {prompts!r}}})
+scorer = t.Scorer(task, timeout=500).__enter__()
+bystander = os.fork()
+if not bystander: time.sleep(600); os._exit(0)
+print(bystander, flush=True)
+scorer.score([task.example("train", 0)], ["tell_pid_and_loop"])
+"""
     env = {**os.environ, "FSPO_TEST_PIDS": str(pids)}
     trainer = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
     assert trainer.stdout is not None
@@ -256,7 +255,7 @@ def test_bad_rewards_of_a_trusted_task_are_counted_too(returned: Any, children: 
     assert scorer.failures == {"error": 1}
 
 
-def test_a_mixture_sends_only_the_untrusted_part_to_processes(rewards: Rewards) -> None:
+def test_the_parts_of_a_mixture_are_scored_by_their_own_rules(rewards: Rewards) -> None:
     task = tasks.Mixture(parts=(tasks.get("sort"), rewards("echo")), weights=(1.0, 1.0))
     examples = [task.example("train", i) for i in range(40)]
     completions = [example.answer if example.task == "sort" else "500" for example in examples]

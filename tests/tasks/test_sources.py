@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,55 +85,38 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     assert int(example.answer) == int(example.prompt.split("+")[0]) + 1
 
 
-RIGHT = [
-    ("18", "She makes \\boxed{18}"),
-    ("18", "so 9*2 = 18\n#### 18"),
-    ("18", "The answer is 18."),
-    ("18", "The answer is $18.00"),
-    ("1000", "\\boxed{1,000}"),
-    ("0.5", "\\boxed{\\frac{1}{2}}"),
-    ("\\frac{\\pi}{2}", "\\boxed{\\pi/2}"),
-    ("x^2+2x+1", "\\boxed{(x+1)^2}"),
-    ("\\text{Evelyn}", "\\boxed{Evelyn}"),
-    ("\\left( 3, \\frac{\\pi}{2} \\right)", "\\boxed{(3, \\pi/2)}"),
-]
-WRONG = [
-    ("18", "\\boxed{19}"),
-    ("18", "it was 18, no: \\boxed{17}"),
-    ("18", ""),
-    ("12", "\\boxed{1 2}"),
-    ("18", "\\boxed{"),
-    ("18", "\\boxed{\\frac{}}{{{{"),
-    ("0.5", "\\boxed{\\frac{1}{3}}"),
-    ("\\text{Evelyn}", "\\boxed{Angela}"),
-]
+def judged() -> list[dict[str, Any]]:
+    """Some rows of the hostile answers in the strict mode."""
+    lines = (Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl").read_text("utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if row["mode"] == "boxed"][::40]
 
 
 @pytest.mark.usefixtures("no_process_left")
 def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path: Path) -> None:
-    pairs = RIGHT + WRONG
-    path = write(tmp_path / "m.jsonl", [{"question": str(i), "answer": g} for i, (g, _) in enumerate(pairs)])
+    rows = judged()
+    path = write(tmp_path / "m.jsonl", [{"question": str(i), "answer": row["reference"]} for i, row in enumerate(rows)])
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path, "suffix": ""})
-    examples = [task.example("eval", i) for i in range(len(pairs))]
-    completions = [pairs[int(example.prompt)][1] for example in examples]
-    wanted = [float(int(example.prompt) < len(RIGHT)) for example in examples]
-    with Scorer(task) as scorer:
+    examples = [task.example("eval", i) for i in range(len(rows))]
+    asked = [rows[int(example.prompt)] for example in examples]
+    completions, wanted = [row["answer"] for row in asked], [float(row["right"]) for row in asked]
+    with Scorer(task, timeout=600) as scorer:
         assert [score.value for score in scorer.score(examples, completions)] == wanted
         found: list[Score] = []
         thread = threading.Thread(target=lambda: found.extend(scorer.score(examples, completions)))
         thread.start()
-        thread.join(30)
+        thread.join()
         assert [score.value for score in found] == wanted
     assert not scorer.failures
 
 
 def test_math_verify_is_right_in_a_thread_of_this_process() -> None:
-    """With its own time limits, which are signals, every one of these would fail (verl#5635)."""
+    """With its own time limits, which are signals, every right answer would fail (verl#5635)."""
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.extend(equal(*pair) for pair in RIGHT))
+    rows = judged()
+    thread = threading.Thread(target=lambda: found.extend(equal(row["reference"], row["answer"]) for row in rows))
     thread.start()
-    thread.join(30)
-    assert found == [True] * len(RIGHT)
+    thread.join()
+    assert found == [row["right"] for row in rows]
 
 
 def test_references() -> None:
@@ -150,7 +134,7 @@ def test_public_sets_score_their_own_solutions(name: str, size: int, shared: Pat
     task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
     assert task.size("eval") == size
     examples = [task.example("eval", i) for i in range(size)]
-    with Scorer(task) as scorer:
+    with Scorer(task, timeout=600) as scorer:
         own = scorer.score(examples, [solution(example) for example in examples])
         bare = scorer.score(examples, [f"The answer is ${example.answer}$" for example in examples])
         other = scorer.score(examples, ["\\boxed{-12345.5}"] * size)

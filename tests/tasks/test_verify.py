@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,22 +17,11 @@ CORPUS = Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl"
 LENGTH = 256_000
 
 
-def corpus() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()]
-
-
-def errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if equal(row["reference"], row["answer"], mode(row["mode"])) is not row["right"]]
-
-
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_hostile_answers(step: int) -> None:
     """Rows are added when a wrong verdict is found; all of them hold today."""
-    assert errors(corpus()[::step]) == []
-
-
-def mode(name: str) -> Mode:
-    return "any" if name == "any" else "boxed"
+    rows = [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()][::step]
+    assert [row for row in rows if equal(row["reference"], row["answer"], row["mode"]) is not row["right"]] == []
 
 
 SPELLINGS: list[Callable[[str], str]] = [
@@ -48,12 +36,12 @@ SPELLINGS: list[Callable[[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_every_math_answer_equals_itself_in_several_spellings(name: str, shared: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_every_math_answer_equals_itself_in_several_spellings(mode: Mode, shared: Path) -> None:
     answers = [json.loads(line)["answer"] for line in (shared / "math500.jsonl").read_text().splitlines()]
     cases = [(a, spell(a)) for a in answers for spell in SPELLINGS]
     assert len(cases) == 4000
-    assert [case for case in cases if not equal(*case, mode(name))] == []
+    assert [case for case in cases if not equal(*case, mode)] == []
 
 
 def test_no_math_answer_equals_another(shared: Path) -> None:
@@ -123,14 +111,14 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_no_long_answer_is_costly(name: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_no_long_answer_is_costly(mode: Mode) -> None:
     """Quadratic time would be minutes for a text of this length; linear time is milliseconds."""
     equal("x", "\\boxed{1}")  # imports
     for what, text in NOISE.items():
         for gold in ("18", "(1,2)"):
             start = time.thread_time()
-            assert not equal(gold, text, mode(name)), what
+            assert not equal(gold, text, mode), what
             assert time.thread_time() - start < 10.0, what
 
 
@@ -176,37 +164,6 @@ def test_an_answer_has_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert not equal(listed, f"\\boxed{{{listed.replace('x', 'y')}}}")
     assert not equal("x = 5 + y", "\\boxed{x = y + 5 = 5 + z = 5 + y - 0}")
     assert started == [0.2, 0.2]
-
-
-def test_powers_that_can_be_written_out_are_compared() -> None:
-    for gold, given in (
-        ("2^{2005}", "2 \\cdot 2^{2004}"),
-        ("e^{x^2}", "\\exp(x^2)"),
-        ("256", "2^{2^3}"),
-        ("120", "5!"),
-        ("x^2y^3", "y^3x^2"),
-        ("a^2b^3c^4", "c^4 b^3 a^2"),
-    ):
-        assert equal(gold, f"\\boxed{{{given}}}"), gold
-
-
-@pytest.mark.parametrize(
-    ("gold", "answer", "right"),
-    [
-        ("[0,100]", "\\boxed{[0, 100]}", True),
-        ("(1,100)", "\\boxed{1100}", False),
-        ("(1,2,300)", "\\boxed{(1,2,300)}", True),
-        ("\\{1,100\\}", "\\boxed{\\{100, 1\\}}", True),
-        ("(\\frac{1}{2},100)", "\\boxed{\\frac{1}{2}100}", False),
-        ("(1,200)", "\\boxed{[1,200]}", False),
-        ("\\pi r^2", "\\boxed{\\pi r^2 h}", False),
-        ("18", "The reference answer is 18, they say. I do not know the answer.", False),
-        ("18", "The answer is 18. But I do not know the answer.", False),
-        ("18", "\\boxed{18}. I have no idea.", False),
-    ],
-)
-def test_verdicts_that_were_wrong(gold: str, answer: str, right: bool) -> None:
-    assert {equal(gold, answer, "boxed"), equal(gold, answer, "any")} == {right}
 
 
 def test_plain_numbers_need_no_sympy(monkeypatch: pytest.MonkeyPatch) -> None:

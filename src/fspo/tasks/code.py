@@ -60,7 +60,7 @@ class Code(PromptTask):
         rows, held_out = self.rows()
         for row in (*rows, *(held_out or ())):
             self.answer(row)
-        outcome = run_python("", [""], Limits(memory_mb=self.memory_mb), self.isolation)[0]
+        outcome = run_python("", [""], Limits(GRACE, self.memory_mb), self.isolation)[0]
         if outcome.status != "ok":
             raise RuntimeError(f"Python cannot start in the sandbox ({outcome.status}): raise memory_mb")
 

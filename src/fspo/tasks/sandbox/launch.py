@@ -23,7 +23,7 @@ from typing import Any, Literal
 from fspo.tasks.sandbox.syscall_filter import seccomp_program
 
 LONGEST = 100_000  # bytes of a program: it is passed as one argument, and Linux allows 128 KiB
-GRACE = 10.0  # seconds to start
+GRACE = 60.0  # seconds to start, also on a busy machine
 Isolation = Literal["full", "limits"]
 ISOLATED: tuple[str, ...] = ("bubblewrap", "namespaces")
 _SUPERVISOR = "import sys; sys.path.append(sys.argv[1]); from sandbox.supervisor import main; main()"

@@ -6,7 +6,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from types import TracebackType
@@ -43,10 +43,8 @@ def first_messages(scores: Iterable[Score]) -> dict[str, str]:
 class ScoringBatch:
     """Scores of one completion per example; see `Scorer.batch`."""
 
-    def __init__(
-        self, scorer: "Scorer", examples: Sequence[Example], trusted: Sequence[bool], pool: "Pool | None"
-    ) -> None:
-        self._scorer, self._examples, self._trusted, self._pool = scorer, examples, trusted, pool
+    def __init__(self, scorer: "Scorer", examples: Sequence[Example], pool: "Pool | None") -> None:
+        self._scorer, self._examples, self._pool = scorer, examples, pool
         self._sent: list[int] = []
 
     @property
@@ -57,22 +55,19 @@ class ScoringBatch:
     def add(self, completions: Mapping[int, str]) -> None:
         """Begin to score these completions, by index; call it now and then, also with none, to keep workers busy."""
         if self._pool is not None:
-            remote = [i for i in completions if not self._trusted[i]]
-            self._sent += remote
-            self._pool.submit([(self._examples[i], completions[i]) for i in remote])
+            self._sent += completions
+            self._pool.submit([(self._examples[i], text) for i, text in completions.items()])
 
     def finish(self, completions: Sequence[str]) -> list[Score]:
         """All scores in order; completions that were not added are scored now."""
         if len(self._examples) != len(completions):
             raise ValueError(f"{len(self._examples)} examples have {len(completions)} completions: give one each")
+        if self._pool is None:
+            task, pairs = self._scorer.task, zip(self._examples, completions, strict=True)
+            return self._scorer.counted([Score(*checked(task, example, text)) for example, text in pairs])
         self.add({i: completions[i] for i in sorted(set(range(len(completions))) - set(self._sent))})
-        scores: dict[int, Score] = {}
-        for i, (example, completion) in enumerate(zip(self._examples, completions, strict=True)):
-            if self._trusted[i]:
-                scores[i] = Score(*checked(self._scorer.task.component(example), example, completion))
-        if self._pool is not None:
-            scores |= {i: Score(*result) for i, result in zip(self._sent, self._pool.finish(), strict=True)}
-        return self._scorer.counted([scores[i] for i in range(len(completions))])
+        results = dict(zip(self._sent, self._pool.finish(), strict=True))
+        return self._scorer.counted([Score(*results[i]) for i in range(len(completions))])
 
 
 class Scorer:
@@ -99,8 +94,7 @@ class Scorer:
         self._pool: Pool | None = None
 
     def __enter__(self) -> "Scorer":
-        if not all(part.trusted for part in self.task.components()):
-            self._processes()
+        self._processes()
         return self
 
     def __exit__(
@@ -116,13 +110,9 @@ class Scorer:
     @contextmanager
     def batch(self, examples: Sequence[Example]) -> Iterator["ScoringBatch"]:
         """Score one completion per example, beginning with those that are known before the others."""
-        trusted = [self.task.component(example).trusted for example in examples]
-        if all(trusted):
-            yield ScoringBatch(self, examples, trusted, None)
-            return
         pool = self._processes()
-        with pool.batch():
-            yield ScoringBatch(self, examples, trusted, pool)
+        with pool.batch() if pool else nullcontext():
+            yield ScoringBatch(self, examples, pool)
 
     def counted(self, scores: list[Score]) -> list[Score]:
         """The scores, after adding their failures to the counts."""
@@ -136,8 +126,9 @@ class Scorer:
             self._pool.close()
             self._pool = None
 
-    def _processes(self) -> "Pool":
-        if self._pool is None:
+    def _processes(self) -> "Pool | None":
+        """The scoring processes; none where every part of the task is trusted."""
+        if self._pool is None and not all(part.trusted for part in self.task.components()):
             from fspo.tasks.scoring.pool import Pool
 
             self._pool = Pool(self.task, self.workers, self.timeout, self.memory_mb)

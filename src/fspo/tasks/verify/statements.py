@@ -5,10 +5,10 @@ a bounded part after each of them is read.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-__all__ = ["LONGEST", "MODES", "Mode", "Stated", "final_answer"]
+__all__ = ["LONGEST", "MODES", "Mode", "Statement", "final_answer"]
 
 Mode = Literal["boxed", "any"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -45,7 +45,6 @@ _PHRASE = re.compile(
     r"|is|are|was|be|equals?|:|becomes)|\s{0,4}=)(?![a-zA-Z])[\s:*_]{0,8}"
 )
 _HEADING = re.compile(rf"{_ANSWER}:?[*_]{{0,3}}[ \t]*\n")
-_DENYING = re.compile(rf"{_ANSWER}\s+(?:\w+n['’]t|cannot|can not|(?:can|could|might|may) be)\b")
 _SUPPOSED = _words(  # before a phrase
     r"\b(?:suppos\w+|assum\w+|pretend|imagine|if|unless|whether|when)\s+(?:that\s+)?(?:\w+\s+){0,3}$"
     r"|\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)\b[^,]*$"
@@ -104,27 +103,23 @@ _SCALE = re.compile(r"\s?(?:\\?%|percent|per cent|hundred|thousand|million|billi
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A final answer: one text, or the contents of boxes that belong together, and all boxes of the text."""
+class Statement:
+    """Where a text states an answer: one text, or the contents of boxes that belong together.
 
-    parts: tuple[str, ...]
-    boxes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """Where a text states an answer. Without parts the statement leaves the answer open."""
+    Without parts the statement leaves the answer open.
+    """
 
     start: int
     end: int
     parts: tuple[str, ...] = ()
     certain: bool = False  # it is a value; other words count only where nothing else is stated
+    boxes: tuple[str, ...] = ()  # all boxes of the text
 
 
 _Box = tuple[int, int, str]  # start, end, content
 
 
-def final_answer(text: str, mode: Mode = "boxed") -> Stated | None:
+def final_answer(text: str, mode: Mode = "boxed") -> Statement | None:
     """The final answer of a text, or None where it states none."""
     thinking = list(_THINKING.finditer(text))
     if thinking and not thinking[-1]["closed"]:
@@ -141,11 +136,11 @@ def final_answer(text: str, mode: Mode = "boxed") -> Stated | None:
     if last is not None:
         if not last.parts or _WITHDRAWN.search(text[last.end : last.end + TAIL]):
             return None
-        return Stated(last.parts, tuple(content for _, _, content in boxes))
+        return replace(last, boxes=tuple(content for _, _, content in boxes))
     if "\\boxed" in text:
         return None  # what it boxes is no answer
     bare = _displayed(text) or _alone(text, mode) or (_last_result(text) if mode == "any" else None)
-    return None if bare is None else Stated((bare,))
+    return None if bare is None else Statement(0, len(text), (bare,))
 
 
 def _boxes(text: str) -> tuple[list[_Box], int]:
@@ -187,7 +182,7 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
-def _last_boxes(text: str, boxes: list[_Box]) -> _Statement | None:
+def _last_boxes(text: str, boxes: list[_Box]) -> Statement | None:
     """The last box, with those before it that only `and` or a comma separates from it."""
     if not boxes:
         return None
@@ -198,10 +193,10 @@ def _last_boxes(text: str, boxes: list[_Box]) -> _Statement | None:
             break
         first -= 1
     parts = tuple(dict.fromkeys(content for _, _, content in boxes[first:]))
-    return _Statement(boxes[-1][0], boxes[-1][1], parts, certain=True)
+    return Statement(boxes[-1][0], boxes[-1][1], parts, certain=True)
 
 
-def _tagged(text: str, mode: Mode) -> _Statement | None:
+def _tagged(text: str, mode: Mode) -> Statement | None:
     """<answer>...</answer>; `any` takes one that is not closed, as a stop word leaves it."""
     tags = list(_TAG.finditer(text))
     closing = next((k for k in reversed(range(len(tags))) if tags[k][1]), len(tags))
@@ -212,10 +207,10 @@ def _tagged(text: str, mode: Mode) -> _Statement | None:
     content = text[opening.end() : start].strip()
     if len(content) > LONGEST:
         return None
-    return _Statement(opening.start(), end, (content,) if content else (), certain=True)
+    return Statement(opening.start(), end, (content,) if content else (), certain=True)
 
 
-def _hashed(text: str) -> _Statement | None:
+def _hashed(text: str) -> Statement | None:
     """What stands after GSM8K's ####, to the end of its line."""
     start = text.rfind("####")
     content = text[start + 4 : start + 4 + CLAUSE].lstrip("# \t") if start >= 0 else ""
@@ -223,15 +218,13 @@ def _hashed(text: str) -> _Statement | None:
     return _read(text, content, start, start)
 
 
-def _phrase(text: str, mode: Mode) -> _Statement | None:
+def _phrase(text: str, mode: Mode) -> Statement | None:
     """`The answer is ...`: the last one, and in a strict text nothing that may be another answer after it."""
     start = len(text)
     for _ in range(MOST_PHRASES):
         start = max(text.rfind(word, 0, start) for word in ("nswer", "NSWER"))
         if start < 1:
             return None
-        if _DENYING.match(text, start - 1, start + 120):
-            return _Statement(start, start)
         line = text.rfind("\n", max(0, start - 40), start) + 1
         heading = (line or start <= 40) and re.fullmatch(
             r"(?i)[#*_\s]*(?:(?:the|my|our)\s)?(?:final\s)?", text[line : start - 1]
@@ -242,10 +235,8 @@ def _phrase(text: str, mode: Mode) -> _Statement | None:
             continue
         before = re.split(r"[.?!:;,]\s|\n", text[max(0, start - 100) : start - 1])[-1]
         if _SUPPOSED.search(before):  # I doubt that the answer is
-            return _Statement(start, start)
+            return Statement(start, start)
         content = text[phrase.end() : phrase.end() + CLAUSE]
-        if display := re.match(r"(?:\\\[|\$\$)(.+?)(?:\\\]|\$\$)", content, re.DOTALL):
-            return _Statement(start, phrase.end() + display.end(), (display[1].strip(),), certain=True)
         statement = _read(text, content, start, phrase.end())
         if statement and mode == "boxed" and re.search(r"\d", text[statement.end : phrase.end() + TAIL]):
             return None
@@ -253,7 +244,7 @@ def _phrase(text: str, mode: Mode) -> _Statement | None:
     return None
 
 
-def _read(text: str, content: str, start: int, after: int) -> _Statement | None:
+def _read(text: str, content: str, start: int, after: int) -> Statement | None:
     """What a clause says is the answer: a value, the one number in it, or else its words; of a question, nothing.
 
     The clause is the first sentence of the content, without what a subordinate clause adds to it.
@@ -267,17 +258,17 @@ def _read(text: str, content: str, start: int, after: int) -> _Statement | None:
         return None
     end = text.find(value, after) + len(value)
     if sentence is not None and sentence[0] == "?":
-        return _Statement(start, end)
+        return Statement(start, end)
     value = value[filler.end() :] if (filler := _FILLER.match(value)) else value
     if _VALUE.match(value):
-        return _Statement(start, end, (value,), certain=True)
+        return Statement(start, end, (value,), certain=True)
     numbers = list(_NUMBER.finditer(value))
     if not numbers:
-        return _Statement(start, end, (value,) if value else ())
+        return Statement(start, end, (value,) if value else ())
     before = value[: numbers[0].start()]
     if _OPEN.search(value) or not re.fullmatch(r"[a-zA-Z\s,:;'’\"*_$-]*", before):
-        return _Statement(start, end)
-    return _Statement(start, end, (value[numbers[0].start() :].strip(),), certain=True) if len(numbers) == 1 else None
+        return Statement(start, end)
+    return Statement(start, end, (value[numbers[0].start() :].strip(),), certain=True) if len(numbers) == 1 else None
 
 
 def _displayed(text: str) -> str | None:
