@@ -45,19 +45,17 @@ flock 73 32
 """
 # The C library starts threads by `clone` where `clone3`, whose flags a filter cannot read, is unknown.
 _UNKNOWN = "clone3 435 435"
-# Calls that are refused unless their first argument is this: the process itself, or a socket without an address.
-_ONLY: dict[str, tuple[tuple[int, int], int]] = {
-    "prlimit64": ((302, 261), 0),
-    "sched_setaffinity": ((203, 122), 0),
-    "socketpair": ((53, 199), 1),
-}
-# Calls that are refused if the argument at this index has one of these values.
-_NEVER: tuple[tuple[tuple[int, int], int, tuple[int, ...]], ...] = (
+# Calls that are refused by an argument: their number on x86_64 and on aarch64, the index of the argument, its values,
+# and whether only these values are allowed (True) or just these are refused (False).
+_BY_ARGUMENT: tuple[tuple[tuple[int, int], int, tuple[int, ...], bool], ...] = (
     # RLIMIT_CORE, whose value 1 keeps a crash from starting the host's core-dump handler (0 does not)
-    ((160, 164), 0, (4,)),  # setrlimit
-    ((302, 261), 1, (4,)),  # prlimit64
+    ((160, 164), 0, (4,), False),  # setrlimit
+    ((302, 261), 1, (4,), False),  # prlimit64
+    ((302, 261), 0, (0,), True),  # prlimit64: the process itself
+    ((203, 122), 0, (0,), True),  # sched_setaffinity: the process itself
+    ((53, 199), 0, (1,), True),  # socketpair: sockets without an address
     # Leases and notifications on files that others open, and larger pipes, which count against the user's limit
-    ((72, 25), 1, (1024, 1026, 1031)),  # fcntl: F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ
+    ((72, 25), 1, (1024, 1026, 1031), False),  # fcntl: F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ
 )
 _CLONE = (56, 220)
 _NAMESPACES = 0x7E020000  # the flags of `clone` that make namespaces
@@ -86,22 +84,12 @@ def seccomp_program(machine: str | None = None) -> bytes:
         for call in re.findall(r"\w+ (\d+|-) (\d+|-)", re.sub("#.*", "", table)):
             if call[column] != "-":
                 program += [(_EQUAL, 0, 1, int(call[column])), (_RETURN, 0, 0, verdict)]
-    for columns, index, values in _NEVER:
-        tests = [line for value in values for line in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, denied))]
-        program += [
-            (_EQUAL, 0, 2 + len(tests), columns[column]),
-            (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * index),
-            *tests,
-            (_LOAD, 0, 0, _NUMBER),
-        ]
-    for columns, allowed in _ONLY.values():
-        program += [
-            (_EQUAL, 0, 4, columns[column]),
-            (_LOAD, 0, 0, _FIRST_ARGUMENT),
-            (_EQUAL, 0, 1, allowed),
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, denied),
-        ]
+    for columns, index, values, only in _BY_ARGUMENT:
+        tests = [(_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * index)]
+        for value in values:
+            tests += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW if only else denied)]
+        tests.append((_RETURN, 0, 0, denied) if only else (_LOAD, 0, 0, _NUMBER))
+        program += [(_EQUAL, 0, len(tests), columns[column]), *tests]
     program += [
         (_EQUAL, 0, 4, _CLONE[column]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),

@@ -139,7 +139,7 @@ def final_answer(text: str, mode: Mode = "boxed") -> Statement | None:
         return replace(last, boxes=tuple(content for _, _, content in boxes))
     if "\\boxed" in text:
         return None  # what it boxes is no answer
-    bare = _displayed(text) or _alone(text, mode) or (_last_result(text) if mode == "any" else None)
+    bare = _displayed(text) or _alone(text) or (_last_result(text) if mode == "any" else None)
     return None if bare is None else Statement(0, len(text), (bare,))
 
 
@@ -265,8 +265,7 @@ def _read(text: str, content: str, start: int, after: int) -> Statement | None:
     numbers = list(_NUMBER.finditer(value))
     if not numbers:
         return Statement(start, end, (value,) if value else ())
-    before = value[: numbers[0].start()]
-    if _OPEN.search(value) or not re.fullmatch(r"[a-zA-Z\s,:;'’\"*_$-]*", before):
+    if _OPEN.search(value):
         return Statement(start, end)
     return Statement(start, end, (value[numbers[0].start() :].strip(),), certain=True) if len(numbers) == 1 else None
 
@@ -283,13 +282,13 @@ def _displayed(text: str) -> str | None:
     return None
 
 
-def _alone(text: str, mode: Mode) -> str | None:
+def _alone(text: str) -> str | None:
     """A text that is nothing but an answer: a value with its unit, or words without any number."""
     text = text.strip()
     if not text or len(text) > LONGEST_ALONE or "\n" in text:
         return None
     if _VALUE.match(text.lstrip("*_`=:≈ \u200b\ufeff")):
-        return None if mode == "any" and len(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", text)) > 2 else text
+        return text
     return None if re.search(r"[\d\\]", text) else text
 
 
