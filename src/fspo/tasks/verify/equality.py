@@ -296,6 +296,7 @@ _REPLACED = [
         (r" *\(? *base +(\d{1,2}) *\)? *$", r"_{\1}"),
         (r"(?<=_)(\{? ?)([a-z]{3,5})(?= ?\}?$)", lambda m: m[1] + _BASES.get(m[2], m[2])),
         (r"(?<=[\w)}]) ?\*\* ?(?=[\w({-])", "^"),
+        (r"(?<![\\a-zA-Z])sqrt ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+))", r"\\sqrt{\1\2\3}"),
         (r"(?<![\\a-zA-Z])(?:(pi)|infinity)(?![a-zA-Z])", lambda m: r"\pi " if m[1] else r"\infty "),
         (r"(?<!\d)\d{1,3}(?:(?:_\d{3})+|(?:'\d{3})+|(?:\.\d{3}){2,})(?![\d.])", lambda m: re.sub(r"[_.']", "", m[0])),
         (r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?\{? ?(\d{1,20}) ?\}?(?![\d\\])", lambda m: _repeating(*m.groups())),
@@ -494,7 +495,8 @@ def _near(first: str, second: str) -> bool:
     return abs(a - b) <= max(0.05 * abs(a), 0.5 * 10.0 ** -len(second.partition(".")[2]))
 
 
-_ENDLESS = re.compile(r"\\(?:sum|prod|[a-z]*int|lim[a-z]*|Gamma)(?![a-zA-Z])")
+# Words, which sympy would multiply letter by letter, and what it may not finish.
+_COSTLY = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{4,}|\\(?:sum|prod|[a-z]*int|lim[a-z]*|Gamma)(?![a-zA-Z])")
 _POWER = re.compile(
     r"(\S?) ?\^ ?(?:\{((?:[^{}]|\{[^{}]*\})*)\}|([-+]? ?\d+|\\[a-zA-Z]+(?: ?\{[^{}]*\})*|\([^()]*\)|[^{]))"
 )
@@ -508,7 +510,7 @@ def _readable(text: str) -> bool:
     for character in text:
         depth += (character in "([{") - (character in "}])")
         deepest = max(deepest, depth)
-    return len(text) <= LONGEST_EXPRESSION and deepest <= DEEPEST and not _ENDLESS.search(text) and _affordable(text)
+    return len(text) <= LONGEST_EXPRESSION and deepest <= DEEPEST and not _COSTLY.search(text) and _affordable(text)
 
 
 def _affordable(text: str) -> bool:
