@@ -18,10 +18,6 @@ import time
 
 from . import isolation
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .isolation import Job
-
 WATCH = 0.05  # seconds between two looks at the memory of a program
 
 
@@ -36,7 +32,7 @@ def reply(line: dict[str, object]) -> None:
         data = data[os.write(1, data) :]
 
 
-def start(text: str, job: Job) -> tuple[int, int]:
+def start(text: str, job: isolation.Job) -> tuple[int, int]:
     """Start the program on one input; returns its process id and the read end of its standard output."""
     stdin = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(stdin, "wb", closefd=False) as file:
@@ -61,7 +57,7 @@ def start(text: str, job: Job) -> tuple[int, int]:
     return pid, read
 
 
-def become_program(stdin: int, stdout: int, problem: int, job: Job) -> None:
+def become_program(stdin: int, stdout: int, problem: int, job: isolation.Job) -> None:
     """In the new process: give up everything but the input and the output, and replace this script by the program."""
     try:
         os.setsid()
@@ -87,7 +83,7 @@ def become_program(stdin: int, stdout: int, problem: int, job: Job) -> None:
         os._exit(127)
 
 
-def finish(pid: int, read: int, end: float, job: Job) -> dict[str, object]:
+def finish(pid: int, read: int, end: float, job: isolation.Job) -> dict[str, object]:
     """Read the program's output until it ends or exceeds the limit of its time, memory or output."""
     output = b""
     status = ""
@@ -171,7 +167,7 @@ def children() -> list[int]:
         return [int(word) for word in file.read().split()]
 
 
-def supervise(job: Job) -> None:
+def supervise(job: isolation.Job) -> None:
     """Run the program on each input, in an empty folder each time; what it does to itself is its own failure."""
     last = time.monotonic() + job["answer_seconds"]
     base = os.getcwd()
@@ -195,7 +191,7 @@ def supervise(job: Job) -> None:
             return
 
 
-def isolated(job: Job) -> None:
+def isolated(job: isolation.Job) -> None:
     """Run the job as process 1 of new namespaces."""
     isolation.enter_namespaces(own_user=job["uid"] is None)
     pid = os.fork()
@@ -214,7 +210,7 @@ def isolated(job: Job) -> None:
 
 def main() -> None:
     """Read a job, run it, and write the replies."""
-    job: Job = json.load(sys.stdin)
+    job: isolation.Job = json.load(sys.stdin)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # the job's pipe is closed before any program starts
     os.close(null)
