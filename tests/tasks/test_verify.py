@@ -17,6 +17,13 @@ CORPUS = Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl"
 LENGTH = 256_000
 
 
+@pytest.fixture
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts do not depend on the speed of the machine."""
+    monkeypatch.setattr(equality, "SECONDS", 100.0)
+
+
+@pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_hostile_answers(step: int) -> None:
     """Rows are added when a wrong verdict is found; all of them hold today."""
@@ -36,6 +43,7 @@ SPELLINGS: list[Callable[[str], str]] = [
 ]
 
 
+@pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_math_answer_equals_itself_in_several_spellings(mode: Mode, shared: Path) -> None:
     answers = [json.loads(line)["answer"] for line in (shared / "math500.jsonl").read_text().splitlines()]
