@@ -80,7 +80,7 @@ class Analysis:
     def __init__(self, gathered: Pass, rule: Objective | None, bins: int) -> None:
         self.gathered, self.rule, self.bins = gathered, rule, bins
         self.own_rule = rule.name if rule is not None else "own rule"
-        self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
+        self.cells, self.all_cells = gathered.all.table(gathered.on_policy), gathered.all.table()
         self.notes: list[str] = list(gathered.notes)
         self.heavy = False  # whether the tails of S are heavy
         # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
