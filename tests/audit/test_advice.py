@@ -98,6 +98,7 @@ def test_the_verdict_is_that_of_an_expert(name: str) -> None:
         assert audit.verdict.startswith(run.expert)
         band = audit.recommendation
         assert (band is not None) == run.band, audit.notes
+        assert ("clipped nothing" in str(audit.notes)) == (name == "nothing clipped")
         if band is not None:
             L, z = fresh["length"], fresh["log_ratio"] - band.mu * fresh["length"]
             low, high = z < -band.c_low * L**band.exponent, z > band.c_high * L**band.exponent

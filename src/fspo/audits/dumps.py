@@ -37,7 +37,7 @@ class Dump:
 def _prime_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.select(
         "loss_mask", "advantages", task="env_name", logprobs="trainer_logprobs",
-        sampler_logprobs="inference_logprobs", clipped="is_masked",
+        sampler_logprobs="inference_logprobs", is_masked="is_masked",
     )  # fmt: skip
 
 

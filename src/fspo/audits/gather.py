@@ -84,24 +84,27 @@ class RowSample:
         self._parts: list[Columns] = []
         self._tokens: list[Array] = []
 
-    def add(self, columns: Columns, tokens: Array | None = None) -> None:
-        """Sample from a batch."""
-        self._keep(columns, tokens, self.stride)
+    def add(self, columns: Columns, tokens: Array | None = None, rows: Array | None = None) -> None:
+        """Sample from a batch, or from these rows of it."""
+        self._keep(columns, tokens, rows, self.stride)
         while sum(len(p["length"]) for p in self._parts) > self._most[0] or (
             sum(len(t) for t in self._tokens) > self._most[1]
         ):
             self.stride *= 2
             columns, tokens = self.result()
             self._parts, self._tokens = [], []
-            self._keep(columns, tokens, 2)
+            self._keep(columns, tokens, None, 2)
 
-    def _keep(self, columns: Columns, tokens: Array | None, stride: int) -> None:
+    def _keep(self, columns: Columns, tokens: Array | None, rows: Array | None, stride: int) -> None:
         """One row of each block of `stride` rows."""
-        n = len(columns["length"])
         if stride > 1:
+            n = len(columns["length"]) if rows is None else len(rows)
             blocks = np.arange(0, n, stride)
             chosen = blocks + self._rng.integers(stride, size=len(blocks))
-            columns, tokens = take(columns, tokens, chosen[chosen < n])
+            chosen = chosen[chosen < n]
+            rows = chosen if rows is None else rows[chosen]
+        if rows is not None:
+            columns, tokens = _take(columns, tokens, rows)
         if len(columns["length"]):
             self._parts.append(columns)
             self._tokens += [] if tokens is None else [tokens]
@@ -115,7 +118,7 @@ class RowSample:
         return columns, np.concatenate(self._tokens) if self._tokens else None
 
 
-def take(columns: Columns, tokens: Array | None, chosen: Array) -> tuple[Columns, Array | None]:
+def _take(columns: Columns, tokens: Array | None, chosen: Array) -> tuple[Columns, Array | None]:
     """These rows, with their tokens."""
     if tokens is not None:
         L = columns["length"]
@@ -189,7 +192,8 @@ class Pass:
             if self._seen.setdefault(role, role in columns) != (role in columns):
                 reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
         self.all.add(columns)
+        moved = None
         if "log_ratio" in columns and not self.roles.mismatch and (still := on_policy(columns)).any():
-            self.on_policy.add(take(columns, None, still)[0])
-            columns, tokens = take(columns, tokens, np.flatnonzero(~still))
-        self.sample.add({name: columns[name] for name in SAMPLED if name in columns}, tokens)
+            self.on_policy.add({name: values[still] for name, values in columns.items()})
+            moved = np.flatnonzero(~still)
+        self.sample.add({name: columns[name] for name in SAMPLED if name in columns}, tokens, moved)

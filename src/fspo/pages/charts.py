@@ -14,11 +14,12 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from fspo.text import escape, percent, short, slug, visible
+from fspo.fairness import Bin
+from fspo.text import escape, percent, short, slug
 
 __all__ = [
-    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "scatter",
-    "span", "thin", "ticks",
+    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "rate_bars",
+    "scatter", "span", "thin", "ticks",
 ]  # fmt: skip
 
 
@@ -28,7 +29,6 @@ WIDTH, HEIGHT = 420, 264
 LETTER = 6.3  # width of a character at the charts' font size, to leave space for texts
 MOST_POINTS = 400  # of a line
 ROW_HEIGHT = 22  # of a chart of dots
-LONGEST_NAME = 34  # characters of a name beside its row of dots; the tooltip has the whole name
 
 Numbers = Sequence[float | None]
 Format = Callable[[float], str]
@@ -247,6 +247,18 @@ def dot_key(colour: int) -> str:
     return f'<path class="dots big c{colour}" d="M7 5h0"/>'
 
 
+def _said(value: float | None, interval: Sequence[float | None] | None, form: Callable[[float | None], str]) -> str:
+    """A value and its interval, for a tooltip."""
+    if not finite(value):
+        return "no value"
+    ends = "" if not _drawable(interval) else f" ({form(interval[0])} to {form(interval[1])})"
+    return form(value) + ends
+
+
+def _drawable(interval: Sequence[float | None] | None) -> TypeGuard[Sequence[float]]:
+    return interval is not None and all(map(finite, interval))
+
+
 def stretches(rows: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float, ...]]]:
     """Stretches without a gap."""
     runs: list[list[tuple[float, ...]]] = [[]]
@@ -377,10 +389,9 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if finite(y):
                 place = f"{10**x if frame.log_x else x:g}"
-                extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
                     f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {x_label} {place}: {form(y)}{extent}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {x_label} {place}: {_said(y, (low, high), form)}')}</title></circle>"
                 )
     return "".join(out)
 
@@ -397,6 +408,13 @@ class Bars:
     intervals: Sequence[Sequence[float] | None] | None = None
     notes: Sequence[str] = ()
     colour: int = 1
+
+
+def rate_bars(label: str, bins: Sequence[Bin], colour: int, few: int = 1) -> Bars:
+    """The clip rates of bins of answers, without those of fewer than `few` answers."""
+    shown = [b if b.count >= few else None for b in bins]
+    rates, intervals = [b and b.clip_rate for b in shown], [b and b.clip_interval for b in shown]
+    return Bars(label, rates, intervals, [f"{b.count:,} answers" for b in bins], colour)
 
 
 def bars(
@@ -434,14 +452,11 @@ def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> 
     """A bar and its error bar; one without a value keeps its place and its tooltip."""
     value = group.values[k]
     interval = group.intervals[k] if group.intervals else None
-    y: float = frame.bottom
-    whisker, said = "", "no value"
-    if finite(value):
-        y, said = frame.py(value), percent(value)
-        if interval and all(map(finite, interval)):
-            low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
-            whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
-            said += f" ({percent(interval[0])} to {percent(interval[1])})"
+    y = frame.py(value) if finite(value) else float(frame.bottom)
+    whisker, said = "", _said(value, interval, percent)
+    if finite(value) and _drawable(interval):
+        low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
+        whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
     note = f", {group.notes[k]}" if group.notes else ""
     return (
         f"<g><title>{escape(f'{group.label}, {name}: {said}{note}')}</title>"
@@ -487,7 +502,7 @@ def dots(
     frame = Frame(
         title, f"{description} {extent.capitalize()}.", (low, high), (len(rows), 0),
         x_label + f" ({extent})" * (low > 0), percent=True, whole_x=False, legend=legend,
-        y_names=[_short(row.label) for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
+        y_names=[row.label for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
     )  # fmt: skip
     if reference:
         frame.parts.append(f'<path class="rule" d="M{n(frame.px(reference[1]))} {n(frame.top)}V{n(frame.bottom)}"/>')
@@ -499,22 +514,16 @@ def _row(frame: Frame, row: Dot, y: float) -> str:
     guide = f'<line class="grid" x1="{n(frame.left)}" x2="{n(frame.right)}" y1="{n(y)}" y2="{n(y)}"/>'
     if not finite(row.value):
         return f'{guide}<text class="label" x="{n(frame.left + 6)}" y="{n(y + 4)}">no value</text>'
-    whisker, said = "", percent(row.value)
-    if row.interval and all(map(finite, row.interval)):
+    whisker = ""
+    if _drawable(row.interval):
         low, high = (frame.px(v) for v in row.interval)
         ends = "".join(f"M{n(x)} {n(y - 3)}v6" for x in (low, high))
         whisker = f'<path class="whisker own c{row.colour}" d="M{n(low)} {n(y)}H{n(high)}{ends}"/>'
-        said += f" ({percent(row.interval[0])} to {percent(row.interval[1])})"
     kind = "dot hollow" if row.hollow else "dot"
     return (
-        f"{guide}<g><title>{escape(f'{row.label}: {said}')}</title>{whisker}"
+        f"{guide}<g><title>{escape(f'{row.label}: {_said(row.value, row.interval, percent)}')}</title>{whisker}"
         f'<circle class="{kind} c{row.colour}" cx="{n(frame.px(row.value))}" cy="{n(y)}" r="3.2"/></g>'
     )
-
-
-def _short(name: str) -> str:
-    shown = visible(name)
-    return shown if len(shown) <= LONGEST_NAME else shown[: LONGEST_NAME - 1] + "…"
 
 
 # --- Points with curves over them ---
