@@ -15,6 +15,8 @@ from typing import TypeGuard
 from markupsafe import Markup
 
 from fspo.fairness import Bin
+from fspo.pages.document import coordinate as n
+from fspo.pages.document import render
 from fspo.text import escape, percent, short, slug
 
 __all__ = [
@@ -107,11 +109,6 @@ def running_mean(values: Numbers, width: int) -> Numbers:
 # --- The frame of a chart: axes, grid and legend ---
 
 
-def n(value: float) -> str:
-    """A coordinate."""
-    return f"{value:.1f}".removesuffix(".0")
-
-
 @dataclass
 class Frame:
     """Axes and their scales. Charts add to `parts`, in the coordinates that `px` and `py` give."""
@@ -152,54 +149,33 @@ class Frame:
 
     def _legend(self) -> int:
         """Lay the legend out in rows; returns how many."""
-        self._keys: list[tuple[float, int, str, str]] = []
+        self.keys: list[tuple[float, int, str, Markup]] = []  # x, y, label, SVG
         x, row = 4.0, 0
         for label, key in self.legend:
             room = 26 + LETTER * len(label)
             if x > 4 and x + room > self.width:
                 x, row = 4.0, row + 1
-            self._keys.append((x, row, label, key))
+            self.keys.append((x, 4 + 18 * row, label, Markup(key)))
             x += room + 6
         return row + 1 if self.legend else 0
 
     def svg(self) -> Markup:
-        """The chart. Every text in it has been escaped, which makes this the one place that declares it markup."""
-        name = slug(self.title)
+        """The chart. Texts in `parts` and in the keys have been escaped; the template escapes the others."""
         corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
-        geometry = " ".join(f"{v:.6g}" for v in corners)  # for the script
-        out = [
-            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
-            f'data-frame="{geometry}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
-            f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
-        ]
-        for x, row, label, key in self._keys:
-            y = 4 + 18 * row
-            out.append(f'<g transform="translate({n(x)} {y})">{key}</g>')
-            out.append(f'<text x="{n(x + 19)}" y="{y + 9}">{escape(label)}</text>')
-        if self.y_label:
-            out.append(f'<text class="label" x="4" y="{self.top - 13}">{escape(self.y_label)}</text>')
-        out += self._y_axis() + self._x_axis()
-        clip = f"{name}-c"
-        out.append(
-            f'<clipPath id="{clip}"><rect x="{n(self.left - 4)}" y="{n(self.top - 4)}" '
-            f'width="{n(self.right - self.left + 8)}" height="{n(self.bottom - self.top + 8)}"/></clipPath>'
-        )
-        out.append(f'<g clip-path="url(#{clip})">{"".join(self.parts)}</g></svg>')
-        return Markup("\n".join(out))
+        return render(
+            "chart.html", frame=self, name=slug(self.title), geometry=" ".join(f"{v:.6g}" for v in corners),
+            x_marks=self._x_marks(), y_marks=self._y_marks(), inside=Markup("".join(self.parts)),
+        )  # fmt: skip
 
-    def _y_axis(self) -> list[str]:
-        out = []
-        for k, text in enumerate(self.y_texts):
-            if self.y_names:
-                y = self.py(k + 0.5)
-            else:
-                y = self.py(self.y_ticks[k])
-                line = f'x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(y)}" y2="{n(y)}"'
-                out.append(f'<line class="{"axis" if self.y_ticks[k] == 0 else "grid"}" {line}/>')
-            out.append(f'<text x="{n(self.left - 6)}" y="{n(y + 4)}" text-anchor="end">{escape(text)}</text>')
-        return out
+    def _y_marks(self) -> list[tuple[float, str, str]]:
+        """Place and text of each mark, and the kind of its line."""
+        if self.y_names:
+            return [(self.py(k + 0.5), text, "") for k, text in enumerate(self.y_texts)]
+        marks = zip(self.y_ticks, self.y_texts, strict=True)
+        return [(self.py(value), text, "grid" if value else "axis") for value, text in marks]
 
-    def _x_axis(self) -> list[str]:
+    def _x_marks(self) -> list[tuple[float, str, float]]:
+        """Place and text of each mark, and the middle of the text, which may not leave the chart."""
         low, high = self.x_range
         if self.x_names is not None:
             marks = [k + 0.5 for k in range(len(self.x_names))]
@@ -215,24 +191,8 @@ class Frame:
         widest = LETTER * max((len(t) for t in texts), default=1) + 8
         space = (self.right - self.left) / max(1, len(marks) if self.x_names is not None else len(marks) - 1)
         every = max(1, math.ceil(widest / space))
-        out = [
-            f'<line class="axis" x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(self.bottom)}" y2="{n(self.bottom)}"/>'
-        ]
-        for mark, text in list(zip(marks, texts, strict=True))[::every]:
-            x = self.px(mark)
-            half = LETTER * len(text) / 2
-            x = min(x, self.width - half - 1)
-            if self.x_names is None:
-                tick = self.px(mark)
-                out.append(f'<path class="axis" d="M{n(tick)} {n(self.bottom)}v4"/>')
-            out.append(f'<text x="{n(x)}" y="{n(self.bottom + 16)}" text-anchor="middle">{escape(text)}</text>')
-        if self.x_label:
-            middle = (self.left + self.right) / 2
-            out.append(
-                f'<text class="label" x="{n(middle)}" y="{self.height - 6}" text-anchor="middle">'
-                f"{escape(self.x_label)}</text>"
-            )
-        return out
+        shown = list(zip(map(self.px, marks), texts, strict=True))[::every]
+        return [(x, text, min(x, self.width - LETTER * len(text) / 2 - 1)) for x, text in shown]
 
 
 def line_key(colour: int, dashed: bool = False) -> str:
