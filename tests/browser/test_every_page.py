@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pytest
 
 import fspo
@@ -14,26 +12,18 @@ from fspo.comparisons import figures as comparison
 from fspo.report.run_page import write
 from helpers.looks import PHONE, box_of, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite
-from helpers.simulated_answers import answers, run_folder
+from helpers.simulated_answers import run_folder
 from helpers.synthetic import make_run
 
 if TYPE_CHECKING:
     from helpers.looks import Show
 
-HARM = "<script>window.harm='script'</script><img src=x onerror=\"window.harm='img'\">"
-
 
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run's folder, named as a user in the folder above would."""
     folder = tmp_path_factory.mktemp("audit")
-    run_folder(folder / "runs" / "mine", n=400)
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        fspo.audit("runs/mine").write_html("audit.html")
-    finally:
-        os.chdir(before)
+    run_folder(folder / "mine", n=400)
+    fspo.audit(folder / "mine").write_html(folder / "audit.html")
     return folder / "audit.html"
 
 
@@ -88,30 +78,3 @@ def test_a_phone(show: Show, page_file: Path) -> None:
         .map((t) => [getComputedStyle(t.parentElement).overflowX, t.parentElement.tabIndex])"""
     )
     assert all(style == ["auto", 0] for style in wide)
-
-
-def test_an_audit_is_named_as_it_was_given(show: Show, audit: Path) -> None:
-    page = show(audit)
-    assert page.locator("h1").inner_text() == "runs/mine"
-    assert page.title() == "runs/mine – fspo audit"
-    assert "step-0" not in page.locator("body").inner_text()
-
-
-def test_names_in_the_data_do_no_harm(show: Show, tmp_path: Path) -> None:
-    """A path, a column and a value with markup in them are shown, and not obeyed."""
-    folder = tmp_path / "<img src=x onerror=alert(1)>"
-    folder.mkdir()
-    frame = answers(2000).with_columns(
-        pl.when(pl.col("task") == "add").then(pl.lit(HARM)).otherwise("task").alias("<script>column")
-    )
-    frame.write_parquet(folder / "<b>.parquet")
-    fspo.audit(folder / "<b>.parquet", by="<script>column").write_html(tmp_path / "audit.html")
-    page = show(tmp_path / "audit.html")
-    page.wait_for_timeout(100)
-    assert page.evaluate("window.harm") is None
-    assert page.locator("body script, img, link, iframe").count() == 0
-    assert page.locator("h1").inner_text() == str(folder / "<b>.parquet")
-    assert page.locator("th", has_text=HARM).first.is_visible()
-    assert page.get_by_text("Clip rate by <script>column").first.is_visible()
-    assert overflow(page) == 0
-    assert overflow(show(tmp_path / "audit.html", viewport=PHONE)) == 0

@@ -231,8 +231,9 @@ class BatchReader:
         """The numbers, if they lie within the limits of the role."""
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
         if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
-            bad = ~((numbers >= low) & (numbers <= high))
-            self.fail(bad, role, f"is {numbers[bad][0]:g} {WANTED.get(role, FINITE)}")
+            wide = numbers.astype(np.float64)
+            bad = ~((wide >= low) & (wide <= high))
+            self.fail(bad, role, f"is {wide[bad][0]:g} {WANTED.get(role, FINITE)}")
         return numbers
 
     def _length(self) -> Array:
@@ -247,8 +248,7 @@ class BatchReader:
             texts = texts.list.eval(pl.element().struct.field("content").cast(pl.String).str.len_chars()).list.sum()
         else:
             texts = texts.cast(pl.String).str.len_chars()
-        L = texts.fill_null(0).to_numpy().astype(np.intp)
-        return np.minimum(L, LONGEST)
+        return np.asarray(texts.fill_null(0).clip(0, LONGEST).to_numpy(), np.intp)
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():
@@ -283,9 +283,9 @@ class BatchReader:
         if L.min() < 1:
             self.fail(L < 1, ratio[0], "has no trained token in its mask: leave such answers out")
         flat: Columns = {}
-        for role in lists.keys() - {"mask"}:
-            values = lists[role].explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
-            flat[role] = values if keep is None else values[keep]
+        for role in (name for name in lists if name != "mask"):
+            numbers = lists[role].explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
+            flat[role] = numbers if keep is None else numbers[keep]
             if not np.abs(flat[role]).max() <= TOO_LARGE:
                 answer = np.repeat(np.arange(len(L)), L)[np.argmax(~(np.abs(flat[role]) <= TOO_LARGE))]
                 self.fail(
@@ -294,7 +294,7 @@ class BatchReader:
                 )  # fmt: skip
         tokens = flat["log_ratio"] if "log_ratio" in flat else flat["logprobs"] - flat["old_logprobs"]
         starts = np.cumsum(L) - L
-        columns = {"length": L, "log_ratio": np.add.reduceat(tokens, starts)}
+        columns = {"length": self._within("length", L), "log_ratio": np.add.reduceat(tokens, starts)}
         columns |= {role: np.add.reduceat(flat[role], starts) / L for role in flat.keys() & {"advantage", "clipped"}}
         return columns, tokens
 

@@ -372,8 +372,8 @@ class Bars:
 
 def rate_bars(label: str, bins: Sequence[Bin], colour: int, few: int = 1) -> Bars:
     """The clip rates of bins of answers, without those of fewer than `few` answers."""
-    shown = [b if b.count >= few else None for b in bins]
-    rates, intervals = [b and b.clip_rate for b in shown], [b and b.clip_interval for b in shown]
+    rates = [b.clip_rate if b.count >= few else None for b in bins]
+    intervals = [b.clip_interval if b.count >= few else None for b in bins]
     return Bars(label, rates, intervals, [f"{b.count:,} answers" for b in bins], colour)
 
 
