@@ -13,10 +13,9 @@ import yaml
 
 import fspo
 from fspo import objectives, runs
-from fspo.fairness import FairnessReport
 from fspo.objectives import OBJECTIVES, Objective, Totals
 from fspo.report import explore
-from fspo.report.clipping import DrawnBand, clipped_by, own_objective, own_rule, rules_at
+from fspo.report.clipping import DrawnBand, own_objective, own_rule, rules_at
 from fspo.report.report_run import ReportRun, RowSummary, load
 from fspo.report.run_page import plots, write
 from helpers.custom_objective import Cubic, Torchbound
@@ -108,7 +107,8 @@ def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
 def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
     rules, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
     assert rules == []
-    assert notes == [f"{name} cannot clip 90.0% with any range" for name in objectives.LENGTH_LAWS]
+    labels = [objectives.get_class(name).label for name in objectives.LENGTH_LAWS]
+    assert notes == [f"{label} cannot clip 90.0% with any range." for label in labels]
 
 
 @pytest.mark.parametrize("rule", ["fspo", "gspo"])
@@ -189,17 +189,11 @@ def test_log_ratios_that_no_range_can_hold_leave_a_note(tmp_path: Path) -> None:
 TITLE = "Clip rate by length, and other ranges on the same answers"
 
 
-def report_of(name: str, summary: RowSummary, rate: float) -> FairnessReport:
-    report = clipped_by(name, summary, rate)
-    assert isinstance(report, FairnessReport)
-    return report
-
-
 def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> None:
     summary = rows_of(load(make_run(tmp_path / "run", steps=40, answers=128)))
     rate = summary.clip_rate
     assert rate is not None
-    reports = {name: report_of(name, summary, rate) for name in objectives.LENGTH_LAWS}
+    reports = {rule.name: rule.report(summary) for rule in rules_at(summary, rate)[0]}
     for report in reports.values():
         assert report.clip_rate == pytest.approx(rate, abs=1e-3)
     first, last = ({name: report.bins[k].clip_rate for name, report in reports.items()} for k in (0, -1))

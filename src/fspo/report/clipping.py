@@ -81,17 +81,12 @@ def _beside_others(run: ReportRun) -> Panel:
     if own is None or run.rows is None:
         return Missing(title, why_no_clipping(run))
     rate = run.rows.comparison_rate
-    reports = [("this run", 1, own)] if own.clip_rate >= LOWEST_RATE else []
-    notes = []
-    for name in objectives.LENGTH_LAWS:
-        method = objectives.get_class(name)
-        if reports and name == run.objective.get("name"):
-            continue  # the run itself
-        report = clipped_by(name, run.rows, rate)
-        if isinstance(report, str):
-            notes.append(f"{method.label} {report}.")
-        else:
-            reports.append((method.label, method.color, report))
+    clips = own.clip_rate >= LOWEST_RATE
+    reports = [("this run", 1, own)] if clips else []
+    rules, notes = rules_at(run.rows, rate)
+    for rule in rules:
+        if not (clips and rule.name == run.objective.get("name")):  # not the run itself
+            reports.append((rule.objective.label, rule.objective.color, rule.report(run.rows)))
     groups = [charts.rate_bars(label, report.bins, colour) for label, colour, report in reports]
     flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, _, report in reports)
     svg = charts.bars(
@@ -100,16 +95,6 @@ def _beside_others(run: ReportRun) -> Panel:
         reference=(f"overall, {percent(rate)}", rate),
     )  # fmt: skip
     return Plot(title, svg, " ".join([f"Highest minus lowest rate, in points: {flat}.", _which(run.rows), *notes]))
-
-
-def clipped_by(name: str, rows: RowSummary, rate: float) -> FairnessReport | str:
-    """The clip rates by length of an objective whose range clips this share of the last rows; or why it cannot."""
-    at_rate = rows.at_clip_rate(name, rate)
-    if at_rate.accepted is None:
-        return at_rate.note
-    has_gradient = rows.last.select(HAS_GRADIENT).to_series().to_numpy()
-    lengths = rows.last["length"].to_numpy()
-    return measure(lengths[has_gradient], at_rate.accepted[has_gradient], SAME_ANSWERS_BINS)
 
 
 def _which(rows: RowSummary) -> str:
@@ -255,7 +240,7 @@ def _why_no_band(run: ReportRun) -> str:
 def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:
     at = f"the run's clip rate, {percent(rate)}" if rate == rows.clip_rate else percent(rate)
     text = f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
-    text += "".join(f"{note}. " for note in notes)
+    text += "".join(f"{note} " for note in notes)
     text += "An answer outside is clipped only if its advantage would push it further out."
     text += f" {drawn:,} of {len(rows.last):,} answers drawn." if drawn < len(rows.last) else ""
     return text + _scaling(rows)
@@ -280,6 +265,7 @@ class DrawnBand:
     name: str
     objective: Objective
     totals: Totals
+    accepted: Floats | None = None  # share of each of the last rows, where the range was set to a clip rate
 
     @property
     def text(self) -> str:
@@ -294,6 +280,13 @@ class DrawnBand:
         assert band is not None
         centre, below, above = band
         return centre - below, centre + above
+
+    def report(self, rows: RowSummary) -> FairnessReport:
+        """The clip rates of the last rows by length."""
+        assert self.accepted is not None
+        has_gradient = rows.last.select(HAS_GRADIENT).to_series().to_numpy()
+        lengths = rows.last["length"].to_numpy()
+        return measure(lengths[has_gradient], self.accepted[has_gradient], SAME_ANSWERS_BINS)
 
 
 def own_objective(run: ReportRun) -> Objective | None:
@@ -326,9 +319,9 @@ def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]
     for name in objectives.LENGTH_LAWS:
         at_rate = rows.at_clip_rate(name, rate)
         if at_rate.objective is None:
-            notes.append(f"{name} {at_rate.note}")
+            notes.append(f"{objectives.get_class(name).label} {at_rate.note}.")
         else:
-            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals))
+            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals, at_rate.accepted))
     return rules, notes
 
 
