@@ -69,7 +69,7 @@ class Advisor:
         """The band that clips `clip_rate` of the gradients, half of it on each side, by quantiles of z; None if none.
 
         With advantages, only those that clipping acts on count: A > 0 above, A < 0 below. The exponent is 1/2 unless
-        its interval lies clear of it and the band with 1/2 is shown to be unfair.
+        its interval lies clear of it and the band with 1/2 is clearly less fair.
         """
         r, inliers = self.responses, ~self.outliers
         S, L = r.log_ratio[inliers], r.lengths[inliers]
@@ -78,10 +78,11 @@ class Advisor:
             fitted = fitted.reaching(middle_law(S, L, r.mu)[1].interval)
         low, high = fitted.interval
         band, rates = self._band(clip_rate, 0.5), []
-        clear = low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF
-        if clear and (band is None or band.report.lre_interval[0] > FAIR):
-            rates = [] if band is None else [Rule("sqrt(L)", band.report)]
-            band = self._band(clip_rate, max(0.0, min(1.0, round(fitted.value, 3))))
+        if low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF:
+            other = self._band(clip_rate, max(0.0, min(1.0, round(fitted.value, 3))))
+            if other is not None and (band is None or band.report.lre_interval[0] > other.report.lre):
+                rates = [] if band is None else [Rule("sqrt(L)", band.report)]
+                band = other
         if band is None:
             return None
         rates.insert(0, Rule("recommended", band.report))
