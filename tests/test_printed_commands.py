@@ -55,7 +55,7 @@ PERHAPS = (
     r"python benchmarks/.*",
     r"make .*",
 )  # or unused
-SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo export", "fspo warmup", "fspo compare ")
+SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo export", "fspo compare ")
 
 
 def of_pages() -> Iterator[tuple[str, str]]:
@@ -133,8 +133,6 @@ def added_to(words: list[str]) -> list[str]:
         return ["steps=3"]
     if words[0] == "train":
         return SMALL
-    if words[0] == "warmup":
-        return [*SMALL, "warmup={max_steps: 2, prompts: 16}"]
     return ["--prompts", "4"] if words[0] in ("eval", "sample") else []
 
 

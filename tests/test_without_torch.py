@@ -58,7 +58,7 @@ COMMANDS = [
     ["report", "{run}", "--out", "{out}/report.html", "--svg", "{out}/svg"], ["explore", "--out", "{out}/explore.html"],
     ["compare"], ["recipes"], ["recipes", "gsm8k-24gb"],
 ]  # fmt: skip
-NEEDS_TORCH = [["train"], ["eval", "{run}"], ["sample", "{run}"], ["warmup"], ["compare", "smoke"]]
+NEEDS_TORCH = [["train"], ["eval", "{run}"], ["sample", "{run}"], ["compare", "smoke"]]
 
 
 @pytest.fixture(scope="module")

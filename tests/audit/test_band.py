@@ -116,7 +116,7 @@ def test_the_bands_own_rates_are_shown(tmp_path: Path) -> None:
     assert half.flatness > 3 * report.flatness
     result.write_html(tmp_path / "a.html")
     for text in (str(result), (tmp_path / "a.html").read_text()):
-        assert f"{report.lre_interval[0]:.3f}–{report.lre_interval[1]:.3f}" in text
+        assert f"{report.lre_interval[0]:.2f}–{report.lre_interval[1]:.2f}" in text
         assert "of fresh rows" in text
     figures = json.loads(result.to_json())["recommendation"]
     assert figures["rates"][0]["report"]["bins"][0]["clip_interval"]

@@ -125,12 +125,13 @@ def test_sampler_against_trainer(tmp_path: Path, trainer: str) -> None:
     assert audit.verdict == sums.verdict
     assert audit.mismatch is not None
     assert sums.mismatch is not None
-    assert [rule.name for rule in audit.mismatch.rules] == ["TRL", "two-sided", "geometric", "sqrt(L)"]
+    assert [rule.name for rule in audit.mismatch.rules] == ["TRL", "verl", "geometric", "sqrt(L)"]
     for ours, theirs in zip(audit.mismatch.rules, sums.mismatch.rules, strict=True):
         assert [b.clip_rate for b in ours.report.bins] == pytest.approx([b.clip_rate for b in theirs.report.bins])
     assert audit.recommendation is None
     assert "no clip band follows" in str(audit)
     if trainer == "prime-rl":  # its own mask is known
+        assert "The column 'is_masked' is read as what was clipped." in audit.notes
         ratios = [a["trainer"] - a["sampler"] for a in answers]
         assert audit.own is not None
         assert audit.own.clip_rate == pytest.approx(np.mean([np.mean(np.abs(r) > 2 * SIGMA) for r in ratios]))
@@ -207,14 +208,16 @@ def test_rules_drop_what_they_say() -> None:
     overall = {rule.name: rule.report.clip_rate for rule in audit.mismatch.rules}
     ratio = np.exp(D)
     assert overall["TRL"] == pytest.approx(np.mean(ratio > 3))
-    assert overall["two-sided"] == pytest.approx(np.mean((ratio > 3) | (ratio < 1 / 3)))
+    assert overall["verl"] == pytest.approx(np.mean((ratio > 2) | (ratio < 0.5)))
     mean = np.exp(D / L)
     assert overall["geometric"] == pytest.approx(np.mean((mean > 1.001) | (mean < 0.999)))
     assert overall["sqrt(L)"] == pytest.approx(0.1, abs=1e-3)
-    assert rates["two-sided"][0] == 0 < 0.3 < rates["two-sided"][-1]
+    assert rates["verl"][0] == 0 < 0.5 < rates["verl"][-1]
     assert rates["geometric"][0] > 0.7 > rates["geometric"][-1]
     assert np.ptp(rates["sqrt(L)"]) < 0.03
-    assert f"sqrt(L) {100 * rates['sqrt(L)'][0]:.1f} % of length 16–" in audit.verdict
+    assert f"sqrt(L) drops 10.0 %: {100 * rates['sqrt(L)'][0]:.1f} % of length 16–" in audit.verdict
+    header = next(line for line in audit.text(80).splitlines() if "geometric" in line)
+    assert header.split() == ["tokens", "rows", "TRL", "verl", "geometric", "sqrt(L)"]  # one beside the other
     long = np.quantile(L, 7 / 8) < L
     assert audit.mismatch.weights[-1] == pytest.approx(np.where(ratio > 3, 0, ratio)[long].mean(), rel=1e-3)
     assert f"{audit.mismatch.weights[-1]:.2f} at" in " ".join(audit.notes)

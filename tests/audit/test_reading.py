@@ -125,23 +125,20 @@ SMALL = "length,log_ratio,accepted\n10,0.1,1\n12,0.2,0\n"
 LINE = '{"length": 10, "log_ratio": 0.1, "accepted": true}\n'
 WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv", SMALL + "x,0.1,1\n", ", row 3, column 'length' is 'x' where a number is needed"),
-    ("a.csv", SMALL + "0,0.1,1\n", ", row 3, column 'length' is 0 where a positive whole number is needed"),
-    ("a.csv", SMALL + "2.5,0.1,1\n", ", row 3, column 'length' is 2.5 where a positive whole number is needed"),
+    ("a.csv", SMALL + "0,0.1,1\n", ", row 3, column 'length' is 0 where a positive whole number (at most"),
+    ("a.csv", SMALL + "2.5,0.1,1\n", ", row 3, column 'length' is 2.5 where a positive whole number"),
     ("a.csv", SMALL + "5,,1\n", ", row 3, column 'log_ratio' is empty"),
     ("a.csv", SMALL + "5,nan,1\n", ", row 3, column 'log_ratio' is nan"),
     ("a.csv", SMALL + "5,0.1,2\n", ", row 3, column 'accepted' is 2 where true, false or a share"),
     ("a.csv", SMALL + "5,0.1,maybe\n", ", row 3, column 'accepted' is 'maybe' where a number is needed"),
     ("a.csv", SMALL + "5,0.1,1,7\n", " cannot be read as csv in UTF-8: "),
     ("a.csv", SMALL.replace(",", ";").replace(".", ","), " is separated by ';' where ',' is needed"),
-    ("a.csv", SMALL.replace("\n", "\r"), " has the line ends of old Macs: convert it with tr"),
     ("a.csv", SMALL.encode("utf-16"), " is UTF-16 text: convert it with iconv"),
     ("a.csv", SMALL.replace("12,", "é,").encode("latin-1"), " cannot be read as csv in UTF-8: "),
-    ("a.csv", b"PAR1 and more", " is a Parquet file: name it .parquet"),
     ("a.csv", "length,log_ratio\n", " has no rows"),
     ("a.csv", "", " is empty"),
     ("a.csv", "size,log_ratio\n3,0.1\n", " has no length of the answers: give --length COLUMN; its columns: size"),
     ("a.csv.gz", b"not compressed at all", " cannot be read as csv"),
-    ("a.jsonl", b"\x1f\x8b\x08 and more", " is compressed: name it .gz"),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', ", row 2 cannot be read: Expecting"),
     ("a.jsonl", LINE + "\n\n[1, 2]\n", ", row 2 is not a JSON object"),  # blank lines are not rows
     ("a.jsonl", LINE + '{"length": "long", "log_ratio": 1}\n', ", row 2, column 'length' is 'long' where a number"),
@@ -152,7 +149,7 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.jsonl", '{"logprobs": [0.1], "old_logprobs": [0.1]}\n{"logprobs": [], "old_logprobs": []}\n',
      ", row 2, column 'logprobs' is a list without numbers"),
     ("a.jsonl", '{"logprobs": [0.1, 1], "old_logprobs": [0.1]}\n',
-     ", row 1, column 'old_logprobs' holds 1 numbers where the other log-probs are 2"),
+     ", row 1, column 'old_logprobs' holds 1 numbers where the log-probs are 2"),
     ("a.jsonl", '{"logprobs": [1, 2], "old_logprobs": [0.1, 2], "length": 3}\n',
      ", row 1, column 'logprobs' holds 2 numbers where the length is 3"),
     ("a.parquet", "not parquet at all", " cannot be read"),
@@ -327,7 +324,7 @@ def test_advantages_per_token() -> None:
     means = TOKENS.with_columns(advantage=pl.Series([float(np.mean(row)) for row in ramps]))
     audit = fspo.audit(TOKENS.drop("advantage").with_columns(advantages=pl.Series(ramps)))
     assert figures(audit) == figures(fspo.audit(means))
-    with pytest.raises(ValueError, match="column 'advantages' holds 2 numbers where the answer has"):
+    with pytest.raises(ValueError, match="column 'advantages' holds 2 numbers where the log-probs are"):
         fspo.audit(TOKENS.drop("advantage").with_columns(advantages=pl.lit([1.0, 2.0])))
 
 

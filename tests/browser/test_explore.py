@@ -15,6 +15,7 @@ from fspo.fairness import measure
 from fspo.objectives import FSPO, OBJECTIVES, RLOO, Band, Totals
 from fspo.ratios import Floats
 from fspo.report.explore import write
+from helpers.custom_objective import Cubic
 from helpers.looks import box_of, overflow
 
 if TYPE_CHECKING:
@@ -149,21 +150,6 @@ def test_all_at_the_same_overall_rate(show: Show, path: Path) -> None:
             name,
         )
         assert parameters == pytest.approx(list(scaled.clip_parameters.values()), rel=4e-4)
-
-
-class Cubic(RLOO):
-    """A band that grows as the cube root of the length, around a centre of its own."""
-
-    name: ClassVar[str] = "cubic"
-    summary: ClassVar[str] = "a rule of <b>another</b> package"
-    clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
-
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, **_: Any) -> Band:
-        width = self.clip_high * lengths ** (1 / 3)
-        return Band(-1e-4 * lengths, 2 * width, width)
-
-    def scaled(self, k: float) -> RLOO:
-        return self.model_copy(update={"clip_high": k * self.clip_high})
 
 
 class OneSided(RLOO):

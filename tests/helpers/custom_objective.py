@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.objectives import FSPO, Band, Objective, Surrogate, Totals
+from fspo.objectives import FSPO, RLOO, Band, Objective, Surrogate, Totals
 from fspo.objectives.batch import Batch
 from fspo.objectives.objective import Aggregation
 from fspo.objectives.primitives import pessimistic
@@ -72,6 +72,21 @@ class Needy(Mine):
     name: ClassVar[str] = "needy"
 
     width: float = Field(description="half-width of the range of S")
+
+
+class Cubic(RLOO):
+    """A band that grows as the cube root of the length, around a centre of its own."""
+
+    name: ClassVar[str] = "cubic"
+    summary: ClassVar[str] = "a rule of <b>another</b> package"
+    clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
+
+    def band(self, lengths: Any, totals: Totals, staleness: int = 0, **_: Any) -> Band:
+        width = self.clip_high * lengths ** (1 / 3)
+        return Band(-1e-4 * lengths, 2 * width, width)
+
+    def scaled(self, k: float) -> RLOO:
+        return self.model_copy(update={"clip_high": k * self.clip_high})
 
 
 class Halved(FSPO):

@@ -22,10 +22,6 @@ EVALUATION = Evaluated(step=0, split="eval", accuracy=0.25, interval=(0.2, 0.3),
 NUMBERS = "reward 0.310 | clip 8.0 % | by length 4 ▅ 12 █ 40  up to 10.0 % | LRE 0.120 | ESS 0.570 | 5,234 tokens/s"
 
 
-class AsciiFile(io.StringIO):
-    encoding = "ascii"
-
-
 def play(display: Display, steps: int = 5) -> None:
     observer: Observer = display  # what a run is given
     with display:
@@ -57,14 +53,6 @@ def test_plain_lines_come_at_most_once_in_the_given_time_but_the_ends_always() -
     play(Display({}, 200, Console(file=file), every=3600), steps=200)
     steps = [line for line in file.getvalue().splitlines() if "reward" in line]
     assert [line.split(" |")[0] for line in steps] == ["step 1/200", "step 200/200"]
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_an_ascii_log_gets_ascii(terminal: bool) -> None:
-    file = AsciiFile()
-    play(Display({"model": "größer"}, 5, Console(file=file, force_terminal=terminal, width=200), every=0))
-    assert file.getvalue().isascii()
-    assert "4 4 12 7 40" in file.getvalue()
 
 
 def test_a_terminal_gets_a_bar_with_the_numbers() -> None:

@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from jinja2 import UndefinedError
 from markupsafe import Markup
 
 import fspo
@@ -116,11 +115,6 @@ def test_every_text_is_made_visible_and_escaped() -> None:
     assert html.unescape(text).count(visible(NASTY)) == 5
     check_policy(text)
     assert Page(str(grid([Missing(NASTY, NASTY)]))).texts.count(visible(NASTY)) == 2
-
-
-def test_a_value_that_a_template_lacks_is_an_error() -> None:
-    with pytest.raises(UndefinedError, match="parts"):
-        document.render("sections.html")
 
 
 def test_all_pages_have_the_same_policy(run: Path, tmp_path: Path) -> None:

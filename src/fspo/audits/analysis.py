@@ -10,7 +10,7 @@ import numpy as np
 from fspo import fairness, objectives, ratios
 from fspo.audits.columns import Array
 from fspo.audits.gather import Pass
-from fspo.audits.methods import Comparison, compare, mismatch_rules, parse_rule
+from fspo.audits.methods import compare, mismatch_rules, parse_rule
 from fspo.audits.recommend import Advisor, Recommendation
 from fspo.audits.result import Audit, LengthRow, verdict
 from fspo.audits.sources import named, open_sources
@@ -80,7 +80,7 @@ class Analysis:
     def __init__(self, gathered: Pass, rule: Objective | None, bins: int) -> None:
         self.gathered, self.rule, self.bins = gathered, rule, bins
         self.own_rule = rule.name if rule is not None else "own rule"
-        self.cells, self.all_cells = gathered.off_policy.table(), gathered.all.table()
+        self.cells, self.all_cells = gathered.all.table(gathered.on_policy), gathered.all.table()
         self.notes: list[str] = list(gathered.notes)
         self.heavy = False  # whether the tails of S are heavy
         # How many rows are off-policy, and how many of these have a gradient: clipping can act on them.
@@ -111,7 +111,9 @@ class Analysis:
     def audit(self, name: str, files: list[str], clip_rate: float | None, methods: str) -> Audit:
         self.asked = clip_rate is not None  # for a band
         self.notes += self._missing()
-        own, attribute = self._own(), self._attribute()
+        own, by = self._own(), self.gathered.roles.by
+        attribute = None if own is None or by is None or self.accepted is None else self._by_attribute(self.accepted)
+        report = self._by_length if by is None else self._by_attribute
         rate = clip_rate or DEFAULT_CLIP_RATE
         if clip_rate is None and own is not None and 0 < own.clip_rate <= HIGH_CLIP_RATE:
             rate = own.clip_rate
@@ -132,7 +134,7 @@ class Analysis:
             own=own,
             attribute=attribute,
             clip_rate=None if enough is None else rate,
-            methods=[] if enough is None else self._methods(enough, rate, methods),
+            methods=[] if enough is None else compare(enough, rate, report, None if methods == "all" else ("rloo",)),
             law=self._law(),
             lengths=self._lengths(),
             recommendation=None if enough is None else self._recommendation(enough, rate, own),
@@ -182,11 +184,6 @@ class Analysis:
         lengths, clipped, count = (self.cells[name][used] for name in ("length", "clipped", "with_gradient"))
         return report_of_bins(cut(lengths, self.edges), clipped, count=count)
 
-    def _attribute(self) -> FairnessReport | None:
-        if self.gathered.roles.by is None or self.accepted is None or not self.has_gradient.any():
-            return None
-        return self._by_attribute(self.accepted)
-
     def _verdict(self, own: FairnessReport | None, attribute: FairnessReport | None) -> str:
         if not self.gathered.has("log_ratio") and not self.gathered.roles.has_ratio:
             return (
@@ -213,11 +210,9 @@ class Analysis:
 
         Out is where clipping acts: above for A > 0, below for A < 0, either side where advantages are not known.
         """
-        if self.rule is not None or self.responses is None or self.accepted is None:
-            return False
-        if "accepted" not in self.gathered.roles:
-            return False
         r = self.responses
+        if self.rule is not None or r is None or self.accepted is None or "accepted" not in self.gathered.roles:
+            return False
         off = (r.log_ratio - r.mu * r.lengths) / np.sqrt(r.lengths)
         out = (r.sign * off if r.sign.any() else np.abs(off))[self.has_gradient]
         kept, bins = self.accepted[self.has_gradient].astype(np.float64), self.length_bins
@@ -225,10 +220,6 @@ class Analysis:
         kept = kept - (bins.sum(kept) / bins.sum())[bins.index]
         scale = np.sqrt((out**2).sum() * (kept**2).sum() / len(out))
         return bool(scale > 0 and (out * kept).sum() / scale > 5)  # standard errors of no correlation
-
-    def _methods(self, responses: Responses, rate: float, methods: str) -> list[Comparison]:
-        report = self._by_length if self.gathered.roles.by is None else self._by_attribute
-        return compare(responses, rate, report, None if methods == "all" else ("rloo",))
 
     # --- the model of S, and the band -------------------------------------------------------------------------------
 
@@ -265,12 +256,14 @@ class Analysis:
             )
         elif own is not None and self._inverted():
             problem = "it is not clear what the run accepted"
+        elif own is not None and not own.clip_rate and not self.asked:
+            problem = "the run's own rule clipped nothing. To choose one anyway, give --clip-rate"
         else:
             advisor = Advisor(responses, self.outliers, self._by_length, self._parts(), self.heavy)
             band = advisor.recommend(rate)
             if band is None:
                 problem = f"none clips {percent(rate)} with half on each side; ask for less with --clip-rate"
-            elif own is not None and band.report.lre_interval[1] > own.lre and (own.clip_rate or not self.asked):
+            elif own is not None and own.clip_rate and band.report.lre_interval[1] > own.lre:
                 low, high = band.report.lre_interval
                 problem = (
                     f"that for a clip rate of {percent(rate)} has an LRE of {band.report.lre:.3f} ({low:.3f} to "

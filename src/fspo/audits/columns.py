@@ -46,12 +46,12 @@ OPTIONAL = ("advantage", "reward", "truncated", "off_policy", "part")  # a file 
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
 SHARES = ("accepted", "clipped", "truncated", "off_policy")
-LIMITS = {"length": (1, 1 << 53)} | dict.fromkeys(SHARES, (0, 1))
-WANTED = {"length": "where a positive whole number is needed: leave such rows out"}
+LONGEST = 1 << 20  # tokens of an answer; sums are kept for each length
+LIMITS = {"length": (1, LONGEST)} | dict.fromkeys(SHARES, (0, 1))
+WANTED = {"length": f"where a positive whole number (at most {LONGEST:,}) is needed: leave such rows out"}
 WANTED |= dict.fromkeys(SHARES, "where true, false or a share between them is needed")
 FINITE = "where a finite number is needed: leave such rows out"
 EMPTY = "is empty: fill it, or leave such rows out"
-NO_VALUE = "(none)"  # of a column of categories
 PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
 
 
@@ -150,7 +150,7 @@ def _fits(kind: pl.DataType, role: str) -> bool:
         return kind == pl.Null
     if kind == pl.Boolean:
         return role not in ("length", *RATIOS)
-    return kind.is_numeric() or kind in (pl.Null, pl.String)
+    return kind.is_numeric() or kind == pl.Null or (kind == pl.String and role != "reward")  # grades are no numbers
 
 
 def is_chat(kind: pl.DataType) -> bool:
@@ -169,6 +169,7 @@ class BatchReader:
 
     def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, first: int) -> None:
         self.batch, self.roles, self.source, self.first = batch, roles, source, first
+        self.filled = {role for role, name in roles.columns.items() if batch[name].null_count() < batch.height}
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
         name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
@@ -179,54 +180,52 @@ class BatchReader:
 
         An empty answer, which is possible where the length is that of a text, has the length 0.
         """
-        columns, tokens = {"length": self._length()}, None
+        tokens = None
         if self.roles.tokens:
-            tokens, columns["log_ratio"] = self._token_ratios(columns["length"])
-        elif "log_ratio" in self.roles:
-            columns |= self._some("log_ratio")
-        elif "logprobs" in self.roles:
-            pair = self._some("logprobs") | self._some("old_logprobs")
-            if len(pair) == 2:
-                columns["log_ratio"] = pair["logprobs"].astype(np.float64) - pair["old_logprobs"]
-        for role in ("accepted", "truncated", "off_policy"):
-            columns |= self._some(role)
-        columns |= self._clipped(columns["length"])
-        columns |= self._advantages(columns["length"])
-        columns |= self._rewards()
+            columns, tokens = self._of_tokens()
+        else:
+            columns = {"length": self._length()}
+            if "log_ratio" in self.filled:
+                columns["log_ratio"] = self._numbers("log_ratio")
+            elif self.filled >= set(PAIR):
+                columns["log_ratio"] = self._numbers("logprobs") - self._numbers("old_logprobs")
+        for role in ("advantage", "accepted", "clipped", "truncated", "off_policy"):
+            if role in self.filled and role not in columns:
+                columns[role] = self._numbers(role, columns["length"])
+        if "clipped" in columns:
+            columns["accepted"] = 1 - columns.pop("clipped").astype(np.float64)
+        if "reward" in self.filled:
+            rewards = self._parsed("reward").cast(pl.Float64).to_numpy()  # a null becomes NaN
+            scored = ~np.isnan(rewards)
+            columns["reward"] = self._within("reward", np.where(scored, rewards, 0.0))
+            if not scored.all():  # an answer that could not be scored has none
+                columns["scored"] = scored
         if "part" in self.roles:
-            columns["part"] = self._series("part").cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
+            columns["part"] = _words(self.batch[self.roles.columns["part"]])
         if self.roles.by is not None:
             columns["by"] = self._by(self.batch[self.roles.by])
         return columns, tokens
 
-    def _series(self, role: str) -> pl.Series:
+    def _numbers(self, role: str, L: Array | None = None) -> Array:
+        """A number per answer, within the limits of the role: of a list, its mean over the first L."""
+        values = self._parsed(role)
+        if isinstance(values.dtype, pl.List):
+            lists = pl.DataFrame({"values": values.cast(pl.List(pl.Float64)), "L": L})
+            values = lists.select(pl.col("values").list.head("L").list.mean()).to_series()
+        if values.null_count():
+            self.fail(values.is_null().to_numpy(), role, EMPTY)
+        return self._within(role, values.to_numpy())
+
+    def _parsed(self, role: str) -> pl.Series:
         """The column of a role; numbers given as text are numbers."""
         values = self.batch[self.roles.columns[role]]
-        if role in ("text", "part"):
-            return values
-        if values.dtype != pl.String:
-            whole = role in LIMITS and values.dtype.is_integer()
-            plain = whole or not values.dtype.is_numeric() or values.dtype in (pl.Float32, pl.Float64)
-            return values if plain else values.cast(pl.Float64)
-        text = values.str.strip_chars()
-        numbers = text.cast(pl.Float64, strict=False)
-        bad = (numbers.is_null() & values.is_not_null() & (text != "")).to_numpy()
-        if bad.any() and not (role == "reward" and bad.all()):  # words alone, such as grades, are no numbers
-            self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
-        return numbers
-
-    def _some(self, role: str) -> Columns:
-        """The column of a role, if there is one with values."""
-        if role not in self.roles or self._series(role).null_count() == self.batch.height:
-            return {}
-        return {role: self._numbers(role)}
-
-    def _numbers(self, role: str) -> Array:
-        values = self._filled(role)
-        numbers = values.to_numpy()
-        if (numbers.dtype.kind != "f" and role not in LIMITS) or numbers.dtype == bool:
+        if values.dtype == pl.String:
+            numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
+            bad = (numbers.is_null() & values.is_not_null()).to_numpy()
+            if bad.any():
+                self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
             return numbers
-        return self._within(role, numbers)
+        return values.cast(pl.Float64) if values.dtype.is_decimal() else values
 
     def _within(self, role: str, numbers: Array) -> Array:
         """The numbers, if they lie within the limits of the role."""
@@ -237,181 +236,107 @@ class BatchReader:
             self.fail(bad, role, f"is {wide[bad][0]:g} {WANTED.get(role, FINITE)}")
         return numbers
 
-    def _filled(self, role: str) -> pl.Series:
-        values = self._series(role)
-        if values.null_count():
-            self.fail(values.is_null().to_numpy(), role, EMPTY)
-        return values
-
-    # --- lengths and log-ratios -------------------------------------------------------------------------------------
-
     def _length(self) -> Array:
-        if "text" in self.roles:
-            return self._text_lengths(self._series("text"))
-        if self.roles.tokens:
-            return self._list_lengths()
-        L = self._numbers("length")
-        if L.dtype.kind == "f":
-            fraction = np.floor(L) != L
-            if fraction.any():
+        """The stated number of tokens; without one the characters of a text, or of all messages of a chat."""
+        if "text" not in self.roles:
+            L = self._numbers("length")
+            if L.dtype.kind == "f" and (fraction := L % 1 != 0).any():
                 self.fail(fraction, "length", f"is {L[fraction][0]:g} {WANTED['length']}")
-        return L
-
-    def _text_lengths(self, texts: pl.Series) -> Array:
-        """Characters of a text, or of all messages of a chat."""
+            return L.astype(np.intp)
+        texts = self.batch[self.roles.columns["text"]]
         if is_chat(texts.dtype):
-            parts = pl.element().struct.field("content").cast(pl.String).str.len_chars()
-            texts = texts.list.eval(parts).list.sum()
+            texts = texts.list.eval(pl.element().struct.field("content").cast(pl.String).str.len_chars()).list.sum()
         else:
             texts = texts.cast(pl.String).str.len_chars()
-        return np.asarray(texts.fill_null(0).to_numpy())
-
-    def _list_lengths(self) -> Array:
-        """The trained tokens of each answer; those that are not, by the mask or the length, are left out of `keep`."""
-        role = self._ratio_roles[0]
-        L = self._list(role).list.len().to_numpy().astype(np.intp)
-        if L.min() < 1:
-            self.fail(L < 1, role, "is a list without numbers: leave such answers out")
-        if role == "logprobs":
-            other = self._list("old_logprobs").list.len().to_numpy()
-            self._same(other, L, "old_logprobs", "holds {0} numbers where the other log-probs are {1}")
-        self.raw, self.keep = L, None
-        if (mask := self._mask(L)) is not None:
-            self.keep = mask
-        elif "length" in self.roles:
-            stated = self._numbers("length")
-            self._same(np.maximum(stated, L), L, role, "holds {1} numbers where the length is {0:g}")
-            self.keep = _position(L) < np.repeat(stated, L) if (stated != L).any() else None
-        else:
-            self._refuse_padding(role, L)
-        if self.keep is None:
-            return L
-        kept = np.add.reduceat(self.keep, np.cumsum(L) - L, dtype=np.intp)
-        if kept.min() < 1:
-            self.fail(kept < 1, role, "has no trained token in its mask: leave such answers out")
-        return kept
-
-    def _mask(self, L: Array) -> Array | None:
-        """Which tokens the mask counts, in one flat array."""
-        if "mask" not in self.roles or self._series("mask").null_count() == self.batch.height:
-            return None
-        mask = self._list("mask")
-        sizes = mask.list.len().to_numpy()
-        self._same(sizes, L, "mask", "holds {0} numbers where the log-probs are {1}")
-        return np.asarray(mask.explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
-
-    @property
-    def _ratio_roles(self) -> tuple[str, ...]:
-        return ("log_ratio",) if "log_ratio" in self.roles else PAIR
-
-    def _refuse_padding(self, role: str, L: Array) -> None:
-        """Stop where many lists end with three equal values.
-
-        One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
-        """
-        padded = L > 3
-        varied = np.zeros(len(L), bool)
-        for values in (self._list(name) for name in self._ratio_roles):
-            last = values.list.tail(3)
-            padded &= (last.list.min() == last.list.max()).fill_null(False).to_numpy()
-            varied |= (values.list.n_unique() > 1).to_numpy() if padded.any() else False
-        if (padded & varied).mean() >= PADDING_SHARE:
-            self.fail(padded, role, "ends in equal values, which look like padding: give --mask or --length")
-
-    def _same(self, one: Array, other: Array, role: str, sentence: str) -> None:
-        differ = one != other
-        if differ.any():
-            at = int(np.argmax(differ))
-            self.fail(differ, role, sentence.format(one[at], other[at]))
-
-    def _list(self, role: str) -> pl.Series:
-        values = self._filled(role)
-        if not isinstance(values.dtype, pl.List):
-            self.fail(
-                np.ones(1, bool), role, "is one number per answer where its pair is a list: give both in the same form"
-            )
-        return values
-
-    def _token_ratios(self, L: Array) -> tuple[Array, Array]:
-        """Token log-ratios in one flat array, and their sums."""
-        if "log_ratio" in self.roles:
-            flat = self._flat("log_ratio")
-        else:
-            flat = self._flat("logprobs") - self._flat("old_logprobs")
-        return flat, np.add.reduceat(flat, np.cumsum(L, dtype=np.intp) - L)
-
-    def _flat(self, role: str) -> Array:
-        values = self._list(role).explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
-        if self.keep is not None:
-            values = values[self.keep]
-        if not np.abs(values).max() <= TOO_LARGE:
-            row = np.repeat(np.arange(len(self.raw)), self.raw)
-            row = row if self.keep is None else row[self.keep]
-            token = int(np.argmax(~(np.abs(values) <= TOO_LARGE)))
-            self.fail(
-                np.arange(len(self.raw)) == row[token],
-                role,
-                "holds an empty, NaN or infinite value: leave such answers out, or give --mask COLUMN if it is padding",
-            )
-        return values
-
-    # --- advantages, and what was clipped ---------------------------------------------------------------------------
-
-    def _advantages(self, L: Array) -> Columns:
-        """One number per answer: the mean over trained tokens of a list."""
-        if "advantage" not in self.roles or not isinstance(self._series("advantage").dtype, pl.List):
-            return self._some("advantage")
-        means = self._token_means("advantage", self._series("advantage"), L)
-        if means.null_count() == len(means):
-            return {}
-        if means.null_count():
-            self.fail(means.is_null().to_numpy(), "advantage", EMPTY)
-        return {"advantage": self._within("advantage", means.to_numpy())}
-
-    def _clipped(self, L: Array) -> Columns:
-        """What was accepted, from a column of what was clipped: per answer, or a flag per token."""
-        if "clipped" not in self.roles:
-            return {}
-        values = self._series("clipped")
-        if not isinstance(values.dtype, pl.List):
-            share = self._some("clipped").get("clipped")
-            return {} if share is None else {"accepted": 1 - share.astype(np.float64)}
-        means = self._token_means("clipped", values, L)
-        return {} if means.null_count() == len(means) else {"accepted": 1 - means.fill_null(0.0).to_numpy()}
-
-    def _token_means(self, role: str, lists: pl.Series, L: Array) -> pl.Series:
-        """The mean of each list over the trained tokens, null for an empty one."""
-        sizes = lists.list.len().fill_null(0).to_numpy()
-        if self.roles.tokens and self.keep is not None and (sizes == self.raw).all():
-            flat = lists.explode().cast(pl.Float64).to_numpy()[self.keep]
-            return pl.Series(np.add.reduceat(flat, np.cumsum(L) - L) / L, nan_to_null=True)
-        if (short := (sizes > 0) & (sizes < L)).any():
-            self.fail(short, role, f"holds {sizes[short][0]} numbers where the answer has {L[short][0]:g} tokens")
-        table = pl.DataFrame({"values": lists.cast(pl.List(pl.Float64)), "L": L})
-        return table.select(pl.col("values").list.head("L").list.mean()).to_series()
-
-    # --- rewards and attributes -------------------------------------------------------------------------------------
-
-    def _rewards(self) -> Columns:
-        """Rewards, and which rows have one: an answer that could not be scored has none."""
-        if "reward" not in self.roles or self._series("reward").null_count() == self.batch.height:
-            return {}
-        rewards = self._series("reward").cast(pl.Float64).to_numpy()  # a null becomes NaN
-        scored = ~np.isnan(rewards)
-        if scored.all():
-            return {"reward": self._within("reward", rewards)}
-        return {"reward": self._within("reward", np.where(scored, rewards, 0.0)), "scored": scored}
+        return np.asarray(texts.fill_null(0).clip(0, LONGEST).to_numpy(), np.intp)
 
     def _by(self, values: pl.Series) -> Array:
         if not values.dtype.is_numeric():
-            return values.cast(pl.String).fill_null(NO_VALUE).to_numpy().astype(object)
+            return _words(values)
         numbers = values.cast(pl.Float64).to_numpy()  # a null becomes NaN
         if not np.isfinite(numbers).all():
             self.fail(~np.isfinite(numbers), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
         return values.to_numpy() if values.dtype.is_integer() else numbers
 
+    # --- lists with a number per token ------------------------------------------------------------------------------
 
-def _position(sizes: Array) -> Array:
-    """0, 1, ... within each list of these sizes, in one flat array."""
-    ends = np.cumsum(sizes)
-    return np.asarray(np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes))
+    def _of_tokens(self) -> tuple[Columns, Array]:
+        """Per answer the number of trained tokens, the sum of their log-ratios and the means of other lists.
+
+        Tokens that are not trained, by the mask or the length, are left out of the flat array of log-ratios.
+        """
+        ratio = ("log_ratio",) if "log_ratio" in self.roles else PAIR
+        lists = {role: self._list(role) for role in ratio}
+        for role in ("mask", "advantage", "clipped"):
+            if role in self.filled and isinstance(self.batch[self.roles.columns[role]].dtype, pl.List):
+                lists[role] = self._list(role)
+        sizes = lists[ratio[0]].list.len().to_numpy().astype(np.intp)
+        if sizes.min() < 1:
+            self.fail(sizes < 1, ratio[0], "is a list without numbers: leave such answers out")
+        for role, values in lists.items():
+            other = values.list.len().to_numpy()
+            if (differ := other != sizes).any():
+                at = int(np.argmax(differ))
+                self.fail(differ, role, f"holds {other[at]} numbers where the log-probs are {sizes[at]}")
+        keep = self._trained(lists, sizes)
+        L = sizes if keep is None else np.add.reduceat(keep, np.cumsum(sizes) - sizes, dtype=np.intp)
+        if L.min() < 1:
+            self.fail(L < 1, ratio[0], "has no trained token in its mask: leave such answers out")
+        flat: Columns = {}
+        for role in (name for name in lists if name != "mask"):
+            numbers = lists[role].explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
+            flat[role] = numbers if keep is None else numbers[keep]
+            if not np.abs(flat[role]).max() <= TOO_LARGE:
+                answer = np.repeat(np.arange(len(L)), L)[np.argmax(~(np.abs(flat[role]) <= TOO_LARGE))]
+                self.fail(
+                    np.arange(len(L)) == answer, role, "holds an empty, NaN or infinite value: leave such answers out, "
+                    "or give --mask COLUMN if it is padding",
+                )  # fmt: skip
+        tokens = flat["log_ratio"] if "log_ratio" in flat else flat["logprobs"] - flat["old_logprobs"]
+        starts = np.cumsum(L) - L
+        columns = {"length": self._within("length", L), "log_ratio": np.add.reduceat(tokens, starts)}
+        columns |= {role: np.add.reduceat(flat[role], starts) / L for role in flat.keys() & {"advantage", "clipped"}}
+        return columns, tokens
+
+    def _list(self, role: str) -> pl.Series:
+        values = self.batch[self.roles.columns[role]]
+        if not isinstance(values.dtype, pl.List):
+            self.fail(
+                np.ones(1, bool), role, "is one number per answer where its pair is a list: give both in the same form"
+            )
+        if values.null_count():
+            self.fail(values.is_null().to_numpy(), role, EMPTY)
+        return values
+
+    def _trained(self, lists: dict[str, pl.Series], sizes: Array) -> Array | None:
+        """Which tokens the mask or the length counts, in one flat array; None where all are trained."""
+        if "mask" in lists:
+            return np.asarray(lists["mask"].explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
+        role = next(iter(lists))
+        if "length" not in self.roles:
+            self._refuse_padding([lists[name] for name in lists if name in RATIOS], sizes)
+            return None
+        stated = self._length()
+        if (short := stated > sizes).any():
+            at = int(np.argmax(short))
+            self.fail(short, role, f"holds {sizes[at]} numbers where the length is {stated[at]}")
+        position = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return None if (stated == sizes).all() else np.asarray(position < np.repeat(stated, sizes))
+
+    def _refuse_padding(self, lists: list[pl.Series], sizes: Array) -> None:
+        """Stop where many lists end with three equal values.
+
+        One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
+        """
+        padded, varied = sizes > 3, np.zeros(len(sizes), bool)
+        for values in lists:
+            last = values.list.tail(3)
+            padded &= (last.list.min() == last.list.max()).fill_null(False).to_numpy()
+            varied |= (values.list.n_unique() > 1).to_numpy() if padded.any() else False
+        if (padded & varied).mean() >= PADDING_SHARE:
+            role = "log_ratio" if len(lists) == 1 else "logprobs"
+            self.fail(padded, role, "ends in equal values, which look like padding: give --mask or --length")
+
+
+def _words(values: pl.Series) -> Array:
+    return values.cast(pl.String).fill_null("(none)").to_numpy().astype(object)

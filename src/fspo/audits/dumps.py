@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Dump:
 def _prime_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.select(
         "loss_mask", "advantages", task="env_name", logprobs="trainer_logprobs",
-        sampler_logprobs="inference_logprobs", clipped="is_masked",
+        sampler_logprobs="inference_logprobs", is_masked="is_masked",
     )  # fmt: skip
 
 
@@ -59,9 +59,9 @@ DUMPS = (
 )
 
 
-def recognised(columns: Any) -> Dump | None:
-    """The dump that has these columns."""
-    return next((dump for dump in DUMPS if dump.columns <= set(columns)), None)
+def recognised(columns: Iterable[str]) -> Dump:
+    """The dump that has these columns; a table of one's own stays as it is."""
+    return next((dump for dump in DUMPS if dump.columns <= set(columns)), Dump("", frozenset()))
 
 
 def slime(path: Path) -> pl.DataFrame:

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.audits.columns import OPTIONAL, Array, BatchReader, Columns, Roles, assign
+from fspo.audits.columns import LONGEST, OPTIONAL, Array, BatchReader, Columns, Roles, assign
 from fspo.audits.sources import Source
 
-EXACT = 1 << 16  # each length below has a cell of its own; cells above are 1 / FINE of the length wide
-FINE = 4096
 FIELDS = ("count", "with_gradient", "log_ratio", "square", "clipped", "truncated", "scored", "reward")
 
 SAMPLED = ("length", "log_ratio", "accepted", "advantage", "by", "part")
 ROWS, TOKENS = 1 << 17, 1 << 22  # of the sample
 
 
-@dataclass
-class Cells:
+class LengthSums:
     """Sums over the rows of each length; `clipped` is summed over the rows that have a gradient."""
 
-    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(FIELDS), 0)))
+    def __init__(self) -> None:
+        self.sums = np.zeros((len(FIELDS), LONGEST + 1))
 
     def add(self, columns: Columns) -> None:
-        index = cell(columns["length"])
+        index = columns["length"]
         size = int(index.max()) + 1
-        if size > self.sums.shape[1]:
-            self.sums = np.pad(self.sums, ((0, 0), (0, size - self.sums.shape[1])))
         sums = {"count": np.bincount(index, minlength=size)}
         # Most rows have a gradient, few are clipped, and fewer truncated: only the exceptions are summed.
         without = np.zeros(0, np.intp)
         if "advantage" in columns:
             without = np.flatnonzero(~ratios.has_gradient(columns["advantage"]))
-        sums["with_gradient"] = sums["count"]
-        if len(without):
-            sums["with_gradient"] = sums["count"] - np.bincount(index[without], minlength=size)
+        sums["with_gradient"] = sums["count"] - np.bincount(index[without], minlength=size)
         if "log_ratio" in columns:
             S = np.asarray(columns["log_ratio"], np.float64)
             sums |= {"log_ratio": np.bincount(index, S, size), "square": np.bincount(index, S * S, size)}
@@ -56,28 +49,16 @@ class Cells:
         for name, values in sums.items():
             self.sums[FIELDS.index(name), :size] += values
 
-    def __sub__(self, part: Cells) -> Cells:
-        """The sums without those of a part of the rows."""
-        return Cells(self.sums - np.pad(part.sums, ((0, 0), (0, self.sums.shape[1] - part.sums.shape[1]))))
-
     @property
     def rows(self) -> int:
         return int(self.sums[FIELDS.index("count")].sum())
 
-    def table(self) -> Columns:
-        """The lengths that occur, and their sums."""
-        used = np.flatnonzero(self.sums[0]) if self.sums.size else np.zeros(0, np.intp)
-        above = np.exp((np.maximum(used - EXACT, 0) + 0.5) / FINE) * EXACT
-        table = dict(zip(FIELDS, self.sums[:, used], strict=True))
-        return {"length": np.where(used < EXACT, used, above).astype(np.float64), **table}
-
-
-def cell(lengths: Array) -> Array:
-    """The cell of each length."""
-    if lengths.max() < EXACT:
-        return lengths.astype(np.intp)
-    above = (np.log(np.maximum(lengths, EXACT) / EXACT) * FINE).astype(np.intp) + EXACT
-    return np.where(lengths < EXACT, lengths, above).astype(np.intp)
+    def table(self, without: LengthSums | None = None) -> Columns:
+        """The lengths that occur, and their sums; without those of a part of the rows."""
+        used = np.flatnonzero(self.sums[FIELDS.index("count")])
+        sums = self.sums[:, used] - (0.0 if without is None else without.sums[:, used])
+        left = sums[FIELDS.index("count")] > 0
+        return {"length": used[left].astype(np.float64), **dict(zip(FIELDS, sums[:, left], strict=True))}
 
 
 def on_policy(columns: Columns) -> Array:
@@ -105,20 +86,28 @@ class RowSample:
 
     def add(self, columns: Columns, tokens: Array | None = None, rows: Array | None = None) -> None:
         """Sample from a batch, or from these rows of it."""
-        chosen = self._draw(len(columns["length"]) if rows is None else len(rows), self.stride)
-        if rows is not None:
-            chosen = rows if chosen is None else rows[chosen]
-        if chosen is not None and not len(chosen):
-            return
-        kept, tokens = _take(columns, tokens, chosen)
-        self._parts.append(kept)
-        if tokens is not None:
-            self._tokens.append(tokens)
-        while sum(len(p["length"]) for p in self._parts) > self._most[0] or self._token_count() > self._most[1]:
+        self._keep(columns, tokens, rows, self.stride)
+        while sum(len(p["length"]) for p in self._parts) > self._most[0] or (
+            sum(len(t) for t in self._tokens) > self._most[1]
+        ):
             self.stride *= 2
-            kept, tokens = self.result()
-            kept, tokens = _take(kept, tokens, self._draw(len(kept["length"]), 2))
-            self._parts, self._tokens = [kept], [] if tokens is None else [tokens]
+            columns, tokens = self.result()
+            self._parts, self._tokens = [], []
+            self._keep(columns, tokens, None, 2)
+
+    def _keep(self, columns: Columns, tokens: Array | None, rows: Array | None, stride: int) -> None:
+        """One row of each block of `stride` rows."""
+        if stride > 1:
+            n = len(columns["length"]) if rows is None else len(rows)
+            blocks = np.arange(0, n, stride)
+            chosen = blocks + self._rng.integers(stride, size=len(blocks))
+            chosen = chosen[chosen < n]
+            rows = chosen if rows is None else rows[chosen]
+        if rows is not None:
+            columns, tokens = _take(columns, tokens, rows)
+        if len(columns["length"]):
+            self._parts.append(columns)
+            self._tokens += [] if tokens is None else [tokens]
 
     def result(self) -> tuple[Columns, Array | None]:
         """The columns that all batches have, and the tokens."""
@@ -128,23 +117,11 @@ class RowSample:
         columns = {name: np.concatenate([part[name] for part in self._parts]) for name in shared}
         return columns, np.concatenate(self._tokens) if self._tokens else None
 
-    def _token_count(self) -> int:
-        return sum(len(t) for t in self._tokens)
 
-    def _draw(self, n: int, stride: int) -> Array | None:
-        """One row of each block of `stride` rows; None stands for all rows."""
-        if stride == 1:
-            return None
-        blocks = np.arange(0, n, stride)
-        chosen = blocks + self._rng.integers(stride, size=len(blocks))
-        return chosen[chosen < n]
-
-
-def _take(columns: Columns, tokens: Array | None, chosen: Array | None) -> tuple[Columns, Array | None]:
-    if chosen is None:
-        return columns, tokens
+def _take(columns: Columns, tokens: Array | None, chosen: Array) -> tuple[Columns, Array | None]:
+    """These rows, with their tokens."""
     if tokens is not None:
-        L = columns["length"].astype(np.intp)
+        L = columns["length"]
         lengths, starts = L[chosen], (np.cumsum(L) - L)[chosen]
         shift = starts - (np.cumsum(lengths) - lengths)
         tokens = tokens[np.repeat(shift, lengths) + np.arange(int(lengths.sum()))]
@@ -159,7 +136,7 @@ class Pass:
         by_file = self._assigned(sources, given, by, mismatch)
         self.roles = by_file[0]
         self.rewards = [name for name in sources[0].schema if "reward" in name.lower()]  # that may be rewards
-        self.all, self.on_policy = Cells(), Cells()
+        self.all, self.on_policy = LengthSums(), LengthSums()
         counts = [n for s in sources for n in (s.counts or [-1])]
         self.sample = RowSample(None if -1 in counts else sum(counts))  # of the off-policy rows
         self.rows = 0
@@ -170,11 +147,6 @@ class Pass:
         if self.empty == self.rows:
             lack = "only empty answers" if self.rows else "no rows"
             raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
-
-    @property
-    def off_policy(self) -> Cells:
-        """The rows that are not on-policy; without log-ratios, all rows."""
-        return self.all - self.on_policy
 
     def has(self, role: str) -> bool:
         """Whether the data has values of this role."""
@@ -204,8 +176,7 @@ class Pass:
     def _read(self, source: Source, roles: Roles) -> None:
         first = 0
         for batch in source.batches(roles.needed):
-            if batch.height:
-                self._add(BatchReader(batch, roles, source, first))
+            self._add(BatchReader(batch, roles, source, first))
             first += batch.height
         self.rows += first
 
@@ -225,5 +196,4 @@ class Pass:
         if "log_ratio" in columns and not self.roles.mismatch and (still := on_policy(columns)).any():
             self.on_policy.add({name: values[still] for name, values in columns.items()})
             moved = np.flatnonzero(~still)
-        kept = {name: columns[name] for name in SAMPLED if name in columns}
-        self.sample.add(kept, tokens, moved)
+        self.sample.add({name: columns[name] for name in SAMPLED if name in columns}, tokens, moved)

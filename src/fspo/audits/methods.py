@@ -4,8 +4,8 @@ A mismatch rule is about sampler and trainer: with d_t = log pi_old - log pi_sam
 tokens of an answer, it drops an answer whatever its advantage, so every row counts.
 
     TRL           exp(D) <= 3                          its default, vllm_importance_sampling_mode="sequence_mask"
-    two-sided     1/3 <= exp(D) <= 3
-    geometric     0.999 <= exp(D / L) <= 1.001         verl's rollout_rs="seq_mean_k1"
+    verl          1/2 <= exp(D) <= 2                   its preset with rollout_rs="seq_sum_k1"
+    geometric     0.999 <= exp(D / L) <= 1.001         its preset with rollout_rs="seq_mean_k1"
     sqrt(L)       |D - mu L| <= c sqrt(L), weight 1    c chosen so that a given share is dropped
 """
 
@@ -24,10 +24,12 @@ from fspo.fairness import FairnessReport
 from fspo.fairness.bins import Bins
 from fspo.fairness.measure import FEW, report_of_bins
 from fspo.fairness.robust_band import outer_value, rows_needed
+from fspo.files import yaml_value
 from fspo.objectives import Objective, Responses
 from fspo.text import percent
 
-HIGH = 3.0
+TRL_HIGH = 3.0
+VERL_HIGH = 2.0
 GEOMETRIC = 1e-3
 RATES = (0.01, 0.1)  # least and most that the sqrt(L) rule is set to drop
 
@@ -60,18 +62,14 @@ def compare(
     responses: Responses, clip_rate: float, report: Report, names: Sequence[str] | None = None
 ) -> list[Comparison]:
     """Objectives, all or those named, with the range that clips this share of the responses that have a gradient."""
-    compared = []
-    for name in objectives.names() if names is None else names:
-        try:
-            objective = objectives.get(name)
-        except ValueError as error:  # of another package: broken, or with a parameter that has no default
-            compared.append(Comparison(name, note=str(error)))
-        else:
-            compared.append(_at_rate(name, objective, responses, clip_rate, report))
-    return compared
+    return [_at_rate(name, responses, clip_rate, report) for name in (objectives.names() if names is None else names)]
 
 
-def _at_rate(name: str, objective: Objective, responses: Responses, clip_rate: float, report: Report) -> Comparison:
+def _at_rate(name: str, responses: Responses, clip_rate: float, report: Report) -> Comparison:
+    try:
+        objective = objectives.get(name)
+    except ValueError as error:  # of another package: broken, or with a parameter that has no default
+        return Comparison(name, note=str(error))
     try:
         with np.errstate(over="ignore"):
             ranged = objective.at_clip_rate(responses, clip_rate)
@@ -96,17 +94,8 @@ def parse_rule(text: str) -> Objective:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise ValueError(f"--rule {text!r}: {part!r} is not of the form parameter=value")
-        parameters[key] = _value(value)
+        parameters[key] = yaml_value(value)
     return objectives.get(name.strip(), **parameters)
-
-
-def _value(text: str) -> float | str | None:
-    if text == "null":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 # --- sampler against trainer ------------------------------------------------------------------------------------------
@@ -129,12 +118,15 @@ class MismatchAudit:
         trl = self.rules[0].report
         start = (
             "these are log-probs of sampler and trainer, a mismatch and not policy drift, so no clip band follows from "
-            f"them. TRL's rule (mask above {HIGH:g}) drops {percent(trl.clip_rate)} of the answers"
+            f"them. TRL's rule (mask above {TRL_HIGH:g}) drops {percent(trl.clip_rate)} of the answers"
         )
         if any(b.count < FEW for b in trl.bins) or len(trl.bins) < 2:
             return f"{start}; too few rows to tell by length"
         said = f"{start}: {_ends(trl)}"
-        return said if self.c is None else f"{said}; |D - mu L| <= {self.c:g} sqrt(L) {_ends(self.rules[-1].report)}"
+        if self.c is None:
+            return said
+        sqrt = self.rules[-1].report
+        return f"{said}. |D - mu L| <= {self.c:g} sqrt(L) drops {percent(sqrt.clip_rate)}: {_ends(sqrt)}"
 
     @property
     def weight_note(self) -> str:
@@ -152,15 +144,15 @@ def _ends(report: FairnessReport) -> str:
 
 
 def mismatch_rules(responses: Responses, bins: Bins) -> MismatchAudit:
-    """The rules on sampled rows in bins of length; the sqrt(L) rule drops what the two-sided one does, within RATES."""
+    """The rules on sampled rows in bins of length; the sqrt(L) rule drops what verl's does, within RATES."""
     D, L, mu = responses.log_ratio, responses.lengths, responses.mu
-    high, mean = math.log(HIGH), D / L
+    high, mean = math.log(TRL_HIGH), D / L
     accepted = {
         "TRL": high >= D,
-        "two-sided": np.abs(D) <= high,
+        "verl": np.abs(D) <= math.log(VERL_HIGH),
         "geometric": (mean >= math.log1p(-GEOMETRIC)) & (mean <= math.log1p(GEOMETRIC)),
     }
-    rate = float(np.clip(1 - accepted["two-sided"].mean(), *RATES))
+    rate = float(np.clip(1 - accepted["verl"].mean(), *RATES))
     z, c = np.abs(D - mu * L) / np.sqrt(L), None
     if len(D) >= rows_needed(rate):
         width = outer_value(z, rate * (len(D) + 1))

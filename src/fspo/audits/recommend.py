@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,16 @@ class Recommendation:
         return self.rates[0].report
 
 
+class _Band(NamedTuple):
+    """A band around mu L on the rows it was chosen from."""
+
+    exponent: float
+    c_low: float
+    c_high: float
+    outside: float
+    report: FairnessReport
+
+
 @dataclass(frozen=True)
 class Advisor:
     """The rows a band is chosen from. `responses.mu` is the centre of every band; outliers do not move a band."""
@@ -58,7 +69,7 @@ class Advisor:
         """The band that clips `clip_rate` of the gradients, half of it on each side, by quantiles of z; None if none.
 
         With advantages, only those that clipping acts on count: A > 0 above, A < 0 below. The exponent is 1/2 unless
-        its interval lies clear of it.
+        its interval lies clear of it and the band with 1/2 is clearly less fair.
         """
         r, inliers = self.responses, ~self.outliers
         S, L = r.log_ratio[inliers], r.lengths[inliers]
@@ -66,25 +77,31 @@ class Advisor:
         if self.heavy:  # rows far out, such as jumps, may give the tails another trend than the rest of the rows has
             fitted = fitted.reaching(middle_law(S, L, r.mu)[1].interval)
         low, high = fitted.interval
-        clear = low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF
-        H = max(0.0, min(1.0, round(fitted.value, 3))) if clear else 0.5
-        widths = self._widths(clip_rate, H)
+        band, rates = self._band(clip_rate, 0.5), []
+        if low > 0.5 + NEAR_HALF or high < 0.5 - NEAR_HALF:
+            other = self._band(clip_rate, max(0.0, min(1.0, round(fitted.value, 3))))
+            if other is not None and (band is None or band.report.lre_interval[0] > other.report.lre):
+                rates = [] if band is None else [Rule("sqrt(L)", band.report)]
+                band = other
+        if band is None:
+            return None
+        rates.insert(0, Rule("recommended", band.report))
+        count = int(r.has_gradient.sum())
+        return Recommendation(
+            clip_rate, fresh_rate_interval(clip_rate, count), count, band.outside, r.mu, band.c_low, band.c_high,
+            band.exponent, fitted.interval, snippets(r.mu, band.c_low, band.c_high, band.exponent),
+            advice=self._advice(rates, band.outside), rates=rates,
+        )  # fmt: skip
+
+    def _band(self, clip_rate: float, exponent: float) -> _Band | None:
+        """The band of this exponent that clips this share, and what it clips by length."""
+        widths = self._widths(clip_rate, exponent)
         if widths is None:
             return None
         c_low, c_high = widths
-        z, count = self._z(H), int(r.has_gradient.sum())
+        z = self._z(exponent)
         outside = float(np.mean((z < -c_low) | (z > c_high)))
-        rates = [Rule("recommended", self.report(self._inside(z >= -c_low, z <= c_high)))]
-        half = self._widths(clip_rate, 0.5)
-        if H != 0.5 and half is not None:
-            z = self._z(0.5)
-            rates.append(Rule("sqrt(L)", self.report(self._inside(z >= -half[0], z <= half[1]))))
-        advice = self._advice(rates, outside)
-        fresh = fresh_rate_interval(clip_rate, count)
-        return Recommendation(
-            clip_rate, fresh, count, outside, r.mu, c_low, c_high, H,
-            fitted.interval, snippets(r.mu, c_low, c_high, H), rates, advice,
-        )  # fmt: skip
+        return _Band(exponent, c_low, c_high, outside, self.report(self._inside(z >= -c_low, z <= c_high)))
 
     def _z(self, H: float) -> Array:
         r = self.responses

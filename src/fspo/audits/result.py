@@ -212,10 +212,10 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     rows.append(["LRE", "", *lre])
     if not few:
         ends = (rule.report.lre_interval for rule in rules)
-        rows.append(["its interval", "", *(f"{low:.3f}–{high:.3f}" for low, high in ends)])
-    unit = f" in {audit.unit}" if first.attribute == "length" else ""
+        rows.append(["its interval", "", *(f"{low:.2f}–{high:.2f}" for low, high in ends)])
+    unit = audit.unit if first.attribute == "length" else first.attribute
     title = f"{_measured(audit)} by {first.attribute}, in %, ± half the 95 % interval"
-    return Table(title, [first.attribute + unit, "rows", *(rule.name for rule in rules)], rows)
+    return Table(title, [unit, "rows", *(rule.name for rule in rules)], rows)
 
 
 def _methods(audit: Audit) -> Table:
@@ -251,7 +251,7 @@ def _model(audit: Audit) -> Table:
 
 
 def _lengths(audit: Audit) -> Table | None:
-    head = [f"length in {audit.unit}", "rows", "truncated, %", "mean reward"]
+    head = [audit.unit, "rows", "truncated, %", "mean reward"]
     rows = []
     for r in audit.lengths:
         truncated = "" if r.truncated is None else f"{100 * r.truncated:.1f}"
@@ -320,20 +320,9 @@ def _plots(audit: Audit) -> list[Plot]:
     drawn = []
     for rules in _compared(audit):
         first = rules[0].report
-        groups = [_bars(rule.name, rule.report, k + 1) for k, rule in enumerate(rules[:4])]
+        groups = [charts.rate_bars(rule.name, rule.report.bins, k + 1, FEW) for k, rule in enumerate(rules[:4])]
         names = [b.label for b in first.bins]
         title, y = f"{_measured(audit)} by {first.attribute}", _measured(audit).lower()
         description = f"Share of answers that a rule removes, by bin of {first.attribute}, with intervals."
         drawn.append(Plot(title, charts.bars(title, description, names, groups, first.attribute, y)))
     return drawn
-
-
-def _bars(label: str, report: FairnessReport, colour: int) -> charts.Bars:
-    known: list[Any] = [b if b.count >= FEW else None for b in report.bins]
-    return charts.Bars(
-        label,
-        [b and b.clip_rate for b in known],
-        [b and b.clip_interval for b in known],
-        [f"{b.count:,} rows" for b in report.bins],
-        colour,
-    )

@@ -12,8 +12,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,67 +29,49 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", *SEPARATORS, ".json", ".pt")
 PICKLES = (".pkl", ".pickle")
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-BEGINNINGS = {
-    b"PAR1": "is a Parquet file: name it .parquet",
-    b"\x1f\x8b": "is compressed: name it .gz",
-    b"\x28\xb5\x2f\xfd": "is compressed: name it .zst",
-    b"\xff\xfe": "is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
-}
 FRAME = "the frame"  # the name of data without a path
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
     """Parquet files of one schema, one file of text, or a frame."""
 
     names: list[str]
-    stored: Schema
-    counts: list[int] | None  # rows per file, where they are known without reading
-    frame: pl.LazyFrame | pl.DataFrame | None = None  # None: Parquet files
+    frame: pl.LazyFrame
+    counts: list[int] | None = None  # rows per file, where they are known without reading
     trainer: str = ""  # whose dump it is
+    schema: Schema = field(init=False)  # arrays of one size are lists
 
-    @cached_property
-    def schema(self) -> Schema:
-        """The columns as `batches` has them: arrays of one size are lists."""
-        arrays = {n: pl.List(kind.inner) for n, kind in self.stored.items() if isinstance(kind, pl.Array)}
-        return self.stored | arrays
+    def __post_init__(self) -> None:
+        arrays = [name for name, kind in self.frame.collect_schema().items() if isinstance(kind, pl.Array)]
+        self.frame = self.frame.with_columns(pl.col(arrays).arr.to_list()) if arrays else self.frame
+        self.schema = dict(self.frame.collect_schema())
 
     def place(self, row: int) -> str:
         """`file, row n` of a row of this source; `row` is counted from 0 over all files."""
+        name = self.names[0]
         if self.counts is not None and len(self.names) > 1:
             ends = list(accumulate(self.counts))
             k = next(i for i, end in enumerate(ends) if row < end)
-            return f"{self.names[k]}, row {row - ends[k] + self.counts[k] + 1}"
-        return f"{self.names[0]}, row {row + 1}"
+            name, row = self.names[k], row - ends[k] + self.counts[k]
+        return f"{name}, row {row + 1}"
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The rows in order, with these columns; arrays of one size are lists."""
-        arrays = [name for name in columns if isinstance(self.stored.get(name), pl.Array)]
+        """The rows in order, with these columns."""
         # A response that an update of a run left out, because it has no gradient, has no log-ratio.
-        recorded = all(name in self.schema for name in row_files.NEEDED)
-        for batch in self._batches(columns):
-            if recorded and {"log_ratio", "advantage"} <= set(columns):
-                batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
-                if not batch.height:
-                    continue
-            yield batch.with_columns(pl.col(arrays).arr.to_list()) if arrays else batch
-
-    def _batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        if isinstance(self.frame, pl.DataFrame):
-            yield from self.frame.select(columns).iter_slices(1 << 17)
-            return
-        scan = pl.scan_parquet(self.names, glob=False) if self.frame is None else self.frame
+        recorded = {"log_ratio", "advantage"} <= set(columns) and all(name in self.schema for name in row_files.NEEDED)
         try:
-            yield from scan.select(columns).collect_batches()
+            for batch in self.frame.select(columns).collect_batches():
+                if recorded:
+                    batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
+                if batch.height:
+                    yield batch
         except pl.exceptions.PolarsError as error:
             _unreadable(self.names, error)
 
 
 def open_sources(data: Any) -> list[Source]:
     """What `audit` was given: a frame, a table, columns in a dictionary, a path, or several paths."""
-    if isinstance(data, pl.DataFrame | pl.LazyFrame):
-        return [_frame(data)]
     if isinstance(data, str | Path):
         return _files([data])
     if isinstance(data, Sequence) and data and all(isinstance(part, str | Path) for part in data):
@@ -98,11 +79,13 @@ def open_sources(data: Any) -> list[Source]:
     if isinstance(data, dict):
         tensors = {name: v.detach().cpu().double().numpy() for name, v in data.items() if hasattr(v, "detach")}
         data = data | tensors
-    if isinstance(data, dict) or hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
-        try:
-            return [_frame(pl.DataFrame(data))]
-        except (pl.exceptions.PolarsError, pa.ArrowException, TypeError) as error:
-            raise ValueError(f"{FRAME} is no table: {str(error).splitlines()[0]}") from None
+    try:
+        if isinstance(data, dict) or hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
+            data = pl.DataFrame(data)
+        if isinstance(data, pl.DataFrame | pl.LazyFrame):
+            return [Source([FRAME], data.lazy(), _count(data))]
+    except (pl.exceptions.PolarsError, pa.ArrowException, TypeError) as error:
+        raise ValueError(f"{FRAME} is no table: {str(error).splitlines()[0]}") from None
     raise ValueError(
         f"audit reads a path, several paths, a frame or a dictionary of columns, not {type(data).__name__}"
     )
@@ -117,29 +100,52 @@ def named(data: Any) -> str:
     return FRAME
 
 
-def _frame(frame: pl.DataFrame | pl.LazyFrame) -> Source:
-    try:
-        return Source([FRAME], dict(frame.collect_schema()), _count(frame), frame)
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{FRAME} cannot be read: {str(error).splitlines()[0]}") from None
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
 def _files(paths: Iterable[str | Path]) -> list[Source]:
+    """Parquet files of the same schema are scanned together: thousands of scans are slow to join."""
     names = {os.path.realpath(name): name for path in paths for name in _expand(str(path))}
-    opened = [_opened(name) for name in names.values()]
-    sources = []
-    # Parquet files of the same schema are scanned together: thousands of scans are slow to join.
-    for (text, _), group in groupby(opened, lambda s: (s.frame is not None, s.stored)):
-        members = list(group)
-        if text:
-            sources += members
+    return [_opened(list(group)) for _, group in groupby(names.values(), _scanned_with)]
+
+
+def _scanned_with(name: str) -> Any:
+    """What neighbouring files must share to be one source."""
+    path = Path(name)
+    kind = _ending(path)
+    if kind in PICKLES:
+        raise ValueError(
+            f"{name} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Write "
+            "action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists to Parquet"
+        )
+    if kind not in SUFFIXES:
+        raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
+    if not path.stat().st_size:
+        raise ValueError(f"{name} is empty: there is nothing to audit")
+    try:
+        return pl.scan_parquet(path, glob=False).collect_schema() if kind == ".parquet" else name
+    except (pl.exceptions.PolarsError, OSError) as error:
+        _unreadable([name], error)
+
+
+def _opened(names: list[str]) -> Source:
+    """Files with the number of their rows, if they state it; a dump of a trainer in the names of the audit."""
+    path = Path(names[0])
+    kind = _ending(path)
+    try:
+        if kind == ".pt":
+            samples = dumps.slime(path)
+            return Source(names, samples.lazy(), _count(samples), "slime")
+        if kind == ".parquet":
+            table: pl.LazyFrame | pl.DataFrame = pl.scan_parquet(names, glob=False)
+            counts: list[int] | None = [pq.read_metadata(name).num_rows for name in names]
         else:
-            counts = [n for m in members for n in m.counts or []]
-            sources.append(replace(members[0], names=[m.names[0] for m in members], counts=counts))
-    return sources
+            table = _text(path, kind)
+            counts = _count(table)
+        dump = dumps.recognised(table.collect_schema())
+        return Source(names, dump.table(table.lazy()), counts, dump.trainer)
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
+        _unreadable(names, error)
 
 
 def _expand(path: str) -> list[str]:
@@ -180,41 +186,12 @@ def _ending(path: Path) -> str:
     return Path(path.stem).suffix.lower() if kind in COMPRESSED else kind
 
 
-def _opened(name: str) -> Source:
-    """A file, with the number of its rows if it states it."""
-    path = Path(name)
-    kind = _ending(path)
-    if kind in PICKLES:
-        raise ValueError(
-            f"{name} is a pickle, as SkyRL writes it: loading one can run any code, so it is not read. Write "
-            "action_log_probs (as old_logprobs), rollout_logprobs, loss_mask and advantages as lists to Parquet"
-        )
-    if kind not in SUFFIXES:
-        raise ValueError(f"{name} has an unknown ending: use one of {', '.join(SUFFIXES)}, or .gz or .zst after it")
-    if not path.stat().st_size:
-        raise ValueError(f"{name} is empty: there is nothing to audit")
-    try:
-        if kind == ".parquet":
-            schema = pl.scan_parquet(path, glob=False).collect_schema()
-            dump = dumps.recognised(schema)
-            return Source([name], dict(schema), [pq.read_metadata(path).num_rows], trainer=dump.trainer if dump else "")
-        if kind == ".pt":
-            samples = dumps.slime(path)
-            return Source([name], dict(samples.schema), [samples.height], samples, "slime")
-        frame = _text(path, kind)
-        if dump := dumps.recognised(frame.collect_schema()):
-            frame = dump.table(frame.lazy())
-        return Source([name], dict(frame.collect_schema()), _count(frame), frame, dump.trainer if dump else "")
-    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
-        _unreadable([name], error)
-
-
 def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
     """A table of text. Types are those of all rows: a column of numbers and words holds words."""
     with _decompressed(path) as file:
         start = file.read(1 << 16)
-    if problem := next((text for magic, text in BEGINNINGS.items() if start.startswith(magic)), None):
-        raise ValueError(f"{path} {problem}")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{path} is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
     if kind in SEPARATORS:
         separator, header = SEPARATORS[kind], start.partition(b"\n")[0].decode("utf-8", "replace")
         other = next((mark for mark in ";\t|," if mark in header), "")
@@ -222,8 +199,6 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
             raise ValueError(
                 f"{path} is separated by {other!r} where {separator!r} is needed: write it anew, with decimal points"
             )
-        if "\r" in header and b"\n" not in start:
-            raise ValueError(f"{path} has the line ends of old Macs: convert it with tr '\\r' '\\n'")
         return pl.scan_csv(path, separator=separator, glob=False, infer_schema_length=None)
     if start.lstrip()[:1] == b"[":
         with _decompressed(path) as file:
@@ -231,8 +206,8 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
     return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
 
 
-def _count(frame: pl.LazyFrame | pl.DataFrame) -> list[int] | None:
-    return [frame.height] if isinstance(frame, pl.DataFrame) else None
+def _count(table: pl.LazyFrame | pl.DataFrame) -> list[int] | None:
+    return [table.height] if isinstance(table, pl.DataFrame) else None
 
 
 def _decompressed(path: Path) -> Any:

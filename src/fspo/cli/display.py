@@ -18,16 +18,14 @@ from fspo.text import percent, short, visible
 
 __all__ = ["Display"]
 
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "01234567"
-PLAINER = str.maketrans({"–": "-", "−": "-"})
+BLOCKS = "▁▂▃▄▅▆▇█"
 REDRAWS_PER_SECOND = 2  # by the bar's own thread, so that training does not wait for the terminal
 
 
-def clip_row(bins: Sequence[ClipBin], ascii_only: bool = False) -> str:
+def clip_row(bins: Sequence[ClipBin]) -> str:
     """`4 ▇ 12 █ 30 ▇ 41  up to 12.0 %`: one block per bin of length, between its edges. Equal blocks are fair."""
     top = max(b.clip_rate for b in bins)
-    levels = ASCII_BLOCKS if ascii_only else BLOCKS
-    heights = [levels[round(7 * b.clip_rate / top) if top > 0 else 0] for b in bins]
+    heights = [BLOCKS[round(7 * b.clip_rate / top) if top > 0 else 0] for b in bins]
     parts = [f"{bins[0].low:g}"] + [f"{height} {b.high:g}" for height, b in zip(heights, bins, strict=True)]
     return f"{' '.join(parts)}  up to {percent(top)}"
 
@@ -44,7 +42,6 @@ class Display(Observer):
     ) -> None:
         self.console = console or Terminal()
         self.summary, self.total, self.every = summary, total_steps, every
-        self._ascii = self.console.options.ascii_only
         self._printed = float("-inf")
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(16), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -71,7 +68,7 @@ class Display(Observer):
         """A training step is done."""
         parts = [f"reward {short(metrics.reward)}", f"clip {percent(metrics.clip_rate)}"]
         if metrics.clip_by_length:
-            parts.append(f"by length {clip_row(metrics.clip_by_length, self._ascii)}")
+            parts.append(f"by length {clip_row(metrics.clip_by_length)}")
         if metrics.lre is not None:
             parts.append(f"LRE {short(metrics.lre)}")
         if metrics.ess is not None:
@@ -96,7 +93,7 @@ class Display(Observer):
         """Move the bar, or print a line if it is the first, the last or due."""
         if not self._bar.disable:
             text = f"{what} {done}/{total}"
-            self._bar.update(self._task, description=text, completed=done, total=total, numbers=self._plain(numbers))
+            self._bar.update(self._task, description=text, completed=done, total=total, numbers=numbers)
         elif always or time.monotonic() - self._printed >= self.every:
             self._printed = time.monotonic()
             self._line(f"{what} {done}/{total} | {numbers}")
@@ -104,8 +101,4 @@ class Display(Observer):
     def _line(self, text: str) -> None:
         """A line of text, above the bar if there is one."""
         with suppress(OSError):  # a terminal or a pipe that is gone does not end the run
-            self.console.print(Text(self._plain(visible(text).replace("\n", " "))), soft_wrap=True, highlight=False)
-
-    def _plain(self, text: str) -> str:
-        """An ASCII terminal or log gets ASCII."""
-        return text.translate(PLAINER).encode("ascii", "backslashreplace").decode() if self._ascii else text
+            self.console.print(Text(visible(text).replace("\n", " ")), soft_wrap=True, highlight=False)

@@ -6,6 +6,7 @@ Heavy libraries are imported by the subcommand that needs them, so that help is 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import warnings
@@ -19,7 +20,7 @@ from fspo.cli.audit import audit
 from fspo.cli.compare import compare
 from fspo.cli.listing import methods, recipes, tasks
 from fspo.cli.runs import evaluate, explore, export, report, sample, watch
-from fspo.cli.train import train, warmup
+from fspo.cli.train import train
 from fspo.runtime import prepare
 
 # Packages of `fspo[train]`: a command that needs one of them says so.
@@ -27,7 +28,6 @@ TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf"
 
 app = typer.Typer(name="fspo", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command()(train)
-app.command()(warmup)
 app.command(name="eval")(evaluate)
 for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes):
     app.command()(command)
@@ -57,6 +57,9 @@ def main() -> None:
     """Run the command; an expected failure is one sentence on standard error and exit code 2."""
     prepare()
     _show_own_warnings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a log that cannot hold a character does not end a run
     sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
         app(_completed(sys.argv[1:]))

@@ -14,11 +14,14 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from fspo.text import escape, percent, short, slug, visible
+from fspo.fairness import Bin
+from fspo.pages.document import coordinate as n
+from fspo.pages.document import render
+from fspo.text import escape, percent, short, slug
 
 __all__ = [
-    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "scatter",
-    "span", "thin", "ticks",
+    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "rate_bars",
+    "scatter", "span", "thin", "ticks",
 ]  # fmt: skip
 
 
@@ -28,7 +31,6 @@ WIDTH, HEIGHT = 420, 264
 LETTER = 6.3  # width of a character at the charts' font size, to leave space for texts
 MOST_POINTS = 400  # of a line
 ROW_HEIGHT = 22  # of a chart of dots
-LONGEST_NAME = 34  # characters of a name beside its row of dots; the tooltip has the whole name
 
 Numbers = Sequence[float | None]
 Format = Callable[[float], str]
@@ -107,11 +109,6 @@ def running_mean(values: Numbers, width: int) -> Numbers:
 # --- The frame of a chart: axes, grid and legend ---
 
 
-def n(value: float) -> str:
-    """A coordinate."""
-    return f"{value:.1f}".removesuffix(".0")
-
-
 @dataclass
 class Frame:
     """Axes and their scales. Charts add to `parts`, in the coordinates that `px` and `py` give."""
@@ -152,54 +149,33 @@ class Frame:
 
     def _legend(self) -> int:
         """Lay the legend out in rows; returns how many."""
-        self._keys: list[tuple[float, int, str, str]] = []
+        self.keys: list[tuple[float, int, str, Markup]] = []  # x, y, label, SVG
         x, row = 4.0, 0
         for label, key in self.legend:
             room = 26 + LETTER * len(label)
             if x > 4 and x + room > self.width:
                 x, row = 4.0, row + 1
-            self._keys.append((x, row, label, key))
+            self.keys.append((x, 4 + 18 * row, label, Markup(key)))
             x += room + 6
         return row + 1 if self.legend else 0
 
     def svg(self) -> Markup:
-        """The chart. Every text in it has been escaped, which makes this the one place that declares it markup."""
-        name = slug(self.title)
+        """The chart. Texts in `parts` and in the keys have been escaped; the template escapes the others."""
         corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
-        geometry = " ".join(f"{v:.6g}" for v in corners)  # for the script
-        out = [
-            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-labelledby="{name}-t {name}-d" '
-            f'data-frame="{geometry}" data-x="{"log10 of " * self.log_x}{escape(self.x_label)}">',
-            f'<title id="{name}-t">{escape(self.title)}</title><desc id="{name}-d">{escape(self.description)}</desc>',
-        ]
-        for x, row, label, key in self._keys:
-            y = 4 + 18 * row
-            out.append(f'<g transform="translate({n(x)} {y})">{key}</g>')
-            out.append(f'<text x="{n(x + 19)}" y="{y + 9}">{escape(label)}</text>')
-        if self.y_label:
-            out.append(f'<text class="label" x="4" y="{self.top - 13}">{escape(self.y_label)}</text>')
-        out += self._y_axis() + self._x_axis()
-        clip = f"{name}-c"
-        out.append(
-            f'<clipPath id="{clip}"><rect x="{n(self.left - 4)}" y="{n(self.top - 4)}" '
-            f'width="{n(self.right - self.left + 8)}" height="{n(self.bottom - self.top + 8)}"/></clipPath>'
-        )
-        out.append(f'<g clip-path="url(#{clip})">{"".join(self.parts)}</g></svg>')
-        return Markup("\n".join(out))
+        return render(
+            "chart.html", frame=self, name=slug(self.title), geometry=" ".join(f"{v:.6g}" for v in corners),
+            x_marks=self._x_marks(), y_marks=self._y_marks(), inside=Markup("".join(self.parts)),
+        )  # fmt: skip
 
-    def _y_axis(self) -> list[str]:
-        out = []
-        for k, text in enumerate(self.y_texts):
-            if self.y_names:
-                y = self.py(k + 0.5)
-            else:
-                y = self.py(self.y_ticks[k])
-                line = f'x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(y)}" y2="{n(y)}"'
-                out.append(f'<line class="{"axis" if self.y_ticks[k] == 0 else "grid"}" {line}/>')
-            out.append(f'<text x="{n(self.left - 6)}" y="{n(y + 4)}" text-anchor="end">{escape(text)}</text>')
-        return out
+    def _y_marks(self) -> list[tuple[float, str, str]]:
+        """Place and text of each mark, and the kind of its line."""
+        if self.y_names:
+            return [(self.py(k + 0.5), text, "") for k, text in enumerate(self.y_texts)]
+        marks = zip(self.y_ticks, self.y_texts, strict=True)
+        return [(self.py(value), text, "grid" if value else "axis") for value, text in marks]
 
-    def _x_axis(self) -> list[str]:
+    def _x_marks(self) -> list[tuple[float, str, float]]:
+        """Place and text of each mark, and the middle of the text, which may not leave the chart."""
         low, high = self.x_range
         if self.x_names is not None:
             marks = [k + 0.5 for k in range(len(self.x_names))]
@@ -215,24 +191,8 @@ class Frame:
         widest = LETTER * max((len(t) for t in texts), default=1) + 8
         space = (self.right - self.left) / max(1, len(marks) if self.x_names is not None else len(marks) - 1)
         every = max(1, math.ceil(widest / space))
-        out = [
-            f'<line class="axis" x1="{n(self.left)}" x2="{n(self.right)}" y1="{n(self.bottom)}" y2="{n(self.bottom)}"/>'
-        ]
-        for mark, text in list(zip(marks, texts, strict=True))[::every]:
-            x = self.px(mark)
-            half = LETTER * len(text) / 2
-            x = min(x, self.width - half - 1)
-            if self.x_names is None:
-                tick = self.px(mark)
-                out.append(f'<path class="axis" d="M{n(tick)} {n(self.bottom)}v4"/>')
-            out.append(f'<text x="{n(x)}" y="{n(self.bottom + 16)}" text-anchor="middle">{escape(text)}</text>')
-        if self.x_label:
-            middle = (self.left + self.right) / 2
-            out.append(
-                f'<text class="label" x="{n(middle)}" y="{self.height - 6}" text-anchor="middle">'
-                f"{escape(self.x_label)}</text>"
-            )
-        return out
+        shown = list(zip(map(self.px, marks), texts, strict=True))[::every]
+        return [(x, text, min(x, self.width - LETTER * len(text) / 2 - 1)) for x, text in shown]
 
 
 def line_key(colour: int, dashed: bool = False) -> str:
@@ -245,6 +205,18 @@ def box_key(colour: int) -> str:
 
 def dot_key(colour: int) -> str:
     return f'<path class="dots big c{colour}" d="M7 5h0"/>'
+
+
+def _said(value: float | None, interval: Sequence[float | None] | None, form: Callable[[float | None], str]) -> str:
+    """A value and its interval, for a tooltip."""
+    if not finite(value):
+        return "no value"
+    ends = "" if not _drawable(interval) else f" ({form(interval[0])} to {form(interval[1])})"
+    return form(value) + ends
+
+
+def _drawable(interval: Sequence[float | None] | None) -> TypeGuard[Sequence[float]]:
+    return interval is not None and all(map(finite, interval))
 
 
 def stretches(rows: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float, ...]]]:
@@ -377,10 +349,9 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if finite(y):
                 place = f"{10**x if frame.log_x else x:g}"
-                extent = f" ({form(low)} to {form(high)})" if low is not None and high is not None else ""
                 out.append(
                     f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {x_label} {place}: {form(y)}{extent}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {x_label} {place}: {_said(y, (low, high), form)}')}</title></circle>"
                 )
     return "".join(out)
 
@@ -397,6 +368,13 @@ class Bars:
     intervals: Sequence[Sequence[float] | None] | None = None
     notes: Sequence[str] = ()
     colour: int = 1
+
+
+def rate_bars(label: str, bins: Sequence[Bin], colour: int, few: int = 1) -> Bars:
+    """The clip rates of bins of answers, without those of fewer than `few` answers."""
+    rates = [b.clip_rate if b.count >= few else None for b in bins]
+    intervals = [b.clip_interval if b.count >= few else None for b in bins]
+    return Bars(label, rates, intervals, [f"{b.count:,} answers" for b in bins], colour)
 
 
 def bars(
@@ -434,14 +412,11 @@ def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> 
     """A bar and its error bar; one without a value keeps its place and its tooltip."""
     value = group.values[k]
     interval = group.intervals[k] if group.intervals else None
-    y: float = frame.bottom
-    whisker, said = "", "no value"
-    if finite(value):
-        y, said = frame.py(value), percent(value)
-        if interval and all(map(finite, interval)):
-            low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
-            whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
-            said += f" ({percent(interval[0])} to {percent(interval[1])})"
+    y = frame.py(value) if finite(value) else float(frame.bottom)
+    whisker, said = "", _said(value, interval, percent)
+    if finite(value) and _drawable(interval):
+        low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
+        whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
     note = f", {group.notes[k]}" if group.notes else ""
     return (
         f"<g><title>{escape(f'{group.label}, {name}: {said}{note}')}</title>"
@@ -487,7 +462,7 @@ def dots(
     frame = Frame(
         title, f"{description} {extent.capitalize()}.", (low, high), (len(rows), 0),
         x_label + f" ({extent})" * (low > 0), percent=True, whole_x=False, legend=legend,
-        y_names=[_short(row.label) for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
+        y_names=[row.label for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
     )  # fmt: skip
     if reference:
         frame.parts.append(f'<path class="rule" d="M{n(frame.px(reference[1]))} {n(frame.top)}V{n(frame.bottom)}"/>')
@@ -499,22 +474,16 @@ def _row(frame: Frame, row: Dot, y: float) -> str:
     guide = f'<line class="grid" x1="{n(frame.left)}" x2="{n(frame.right)}" y1="{n(y)}" y2="{n(y)}"/>'
     if not finite(row.value):
         return f'{guide}<text class="label" x="{n(frame.left + 6)}" y="{n(y + 4)}">no value</text>'
-    whisker, said = "", percent(row.value)
-    if row.interval and all(map(finite, row.interval)):
+    whisker = ""
+    if _drawable(row.interval):
         low, high = (frame.px(v) for v in row.interval)
         ends = "".join(f"M{n(x)} {n(y - 3)}v6" for x in (low, high))
         whisker = f'<path class="whisker own c{row.colour}" d="M{n(low)} {n(y)}H{n(high)}{ends}"/>'
-        said += f" ({percent(row.interval[0])} to {percent(row.interval[1])})"
     kind = "dot hollow" if row.hollow else "dot"
     return (
-        f"{guide}<g><title>{escape(f'{row.label}: {said}')}</title>{whisker}"
+        f"{guide}<g><title>{escape(f'{row.label}: {_said(row.value, row.interval, percent)}')}</title>{whisker}"
         f'<circle class="{kind} c{row.colour}" cx="{n(frame.px(row.value))}" cy="{n(y)}" r="3.2"/></g>'
     )
-
-
-def _short(name: str) -> str:
-    shown = visible(name)
-    return shown if len(shown) <= LONGEST_NAME else shown[: LONGEST_NAME - 1] + "…"
 
 
 # --- Points with curves over them ---

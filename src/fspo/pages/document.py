@@ -86,6 +86,11 @@ def embedded(value: Any) -> Markup:
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
+def coordinate(value: float) -> str:
+    """A number in an SVG."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
 @dataclass(frozen=True)
 class Plot:
     """A chart with its title and caption."""
@@ -189,7 +194,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters |= {"embedded": embedded, "slug": slug}
+_environment.filters |= {"embedded": embedded, "n": coordinate, "slug": slug}
 
 
 # --- plots as files of their own, for papers: explicit colours, on white ---

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,8 +22,20 @@ from fspo.pages import charts
 from fspo.pages.charts import Bars, Series
 from fspo.pages.document import Missing, Panel, Plot, colour_of
 from fspo.ratios import Floats
+from fspo.report.explore import length_band
 from fspo.report.report_run import LENGTH_BINS, LOWEST_RATE, ReportRun, RowSummary
-from fspo.report.series import TOKENS, MetricPanel, between, of_run, overlay, range_name, values_of, why_no_clipping
+from fspo.report.series import (
+    TOKENS,
+    MetricPanel,
+    between,
+    ends_of,
+    line_plot,
+    of_run,
+    overlay,
+    range_name,
+    values_of,
+    why_no_clipping,
+)
 from fspo.runs.rows import HAS_GRADIENT
 from fspo.text import percent, short
 
@@ -32,32 +43,8 @@ SAME_ANSWERS_BINS = 6  # as many as have space for their names
 SCATTER_POINTS = 2000
 
 
-class BinRate(NamedTuple):
-    """The clip rate of a bin of lengths, with its interval."""
-
-    answers: int
-    rate: float
-    low: float
-    high: float
-
-
-def _rate(count: int, clipped: float) -> BinRate:
-    """The rate of a bin that is not empty, with Wilson's interval."""
-    return BinRate(count, clipped / count, *wilson(clipped, count))
-
-
-def _bars(label: str, rates: Sequence[BinRate | None], colour: int = 1) -> Bars:
-    return Bars(
-        label,
-        [None if b is None else b.rate for b in rates],
-        [None if b is None else (b.low, b.high) for b in rates],
-        ["no answers" if b is None else f"{b.answers:,} answers" for b in rates],
-        colour,
-    )
-
-
 def same_answers(runs: Sequence[ReportRun]) -> list[Panel]:
-    """For the page of one run; several runs have the clip rates of their own side by side."""
+    """For the page of one run; several runs have their own clip rates side by side."""
     return [_beside_others(runs[0])] if len(runs) == 1 else []
 
 
@@ -94,21 +81,13 @@ def _beside_others(run: ReportRun) -> Panel:
     if own is None or run.rows is None:
         return Missing(title, why_no_clipping(run))
     rate = run.rows.comparison_rate
-    reports = [("this run", 1, own)] if own.clip_rate >= LOWEST_RATE else []
-    notes = []
-    for name in objectives.LENGTH_LAWS:
-        method = objectives.get_class(name)
-        if reports and name == run.objective.get("name"):
-            continue  # the run itself
-        report = clipped_by(name, run.rows, rate)
-        if isinstance(report, str):
-            notes.append(f"{method.label} {report}.")
-        else:
-            reports.append((method.label, method.color, report))
-    groups = [
-        _bars(label, [BinRate(b.count, b.clip_rate, *b.clip_interval) for b in report.bins], colour)
-        for label, colour, report in reports
-    ]
+    clips = own.clip_rate >= LOWEST_RATE
+    reports = [("this run", 1, own)] if clips else []
+    rules, notes = rules_at(run.rows, rate)
+    for rule in rules:
+        if not (clips and rule.name == run.objective.get("name")):  # not the run itself
+            reports.append((rule.objective.label, rule.objective.color, rule.report(run.rows)))
+    groups = [charts.rate_bars(label, report.bins, colour) for label, colour, report in reports]
     flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, _, report in reports)
     svg = charts.bars(
         title, f"Difference between the highest and the lowest clip rate, in points: {flat}.",
@@ -116,16 +95,6 @@ def _beside_others(run: ReportRun) -> Panel:
         reference=(f"overall, {percent(rate)}", rate),
     )  # fmt: skip
     return Plot(title, svg, " ".join([f"Highest minus lowest rate, in points: {flat}.", _which(run.rows), *notes]))
-
-
-def clipped_by(name: str, rows: RowSummary, rate: float) -> FairnessReport | str:
-    """The clip rates by length of an objective whose range clips this share of the last rows; or why it cannot."""
-    at_rate = rows.at_clip_rate(name, rate)
-    if at_rate.accepted is None:
-        return at_rate.note
-    has_gradient = rows.last.select(HAS_GRADIENT).to_series().to_numpy()
-    lengths = rows.last["length"].to_numpy()
-    return measure(lengths[has_gradient], at_rate.accepted[has_gradient], SAME_ANSWERS_BINS)
 
 
 def _which(rows: RowSummary) -> str:
@@ -152,10 +121,11 @@ def _last_steps(runs: Sequence[ReportRun]) -> Panel:
     groups = []
     parts = np.split(bins.index, np.cumsum([len(table) for _, table in tables])[:-1])
     for (k, table), index in zip(tables, parts, strict=True):
-        counts = np.bincount(index, minlength=len(bins))
-        clipped = np.bincount(index, 1 - table["accepted"].to_numpy(), len(bins))
-        rates = [_rate(int(n), float(lost)) if n else None for n, lost in zip(counts, clipped, strict=True)]
-        groups.append(_bars(runs[k].name, rates, colour_of(k)))
+        counts = np.bincount(index, minlength=len(bins)).tolist()
+        clipped = np.bincount(index, 1 - table["accepted"].to_numpy(), len(bins)).tolist()
+        rates = [lost / n if n else None for n, lost in zip(counts, clipped, strict=True)]
+        intervals = [wilson(lost, n) if n else None for n, lost in zip(counts, clipped, strict=True)]
+        groups.append(Bars(runs[k].name, rates, intervals, [f"{n:,} answers" for n in counts], colour_of(k)))
     said = "; ".join(
         f"{g.label}: " + ", ".join(f"{name} tokens {percent(v)}" for name, v in zip(names, g.values, strict=True))
         for g in groups
@@ -177,17 +147,14 @@ def _through_training(run: ReportRun, runs: Sequence[ReportRun]) -> Panel:
     lines, said = [], []
     for k, part in enumerate(rows.clip.partition_by("bin", maintain_order=True)):
         name = f"{range_name(min(part['shortest']), max(part['longest']))} tokens"
-        rates = [_rate(count, count * rate) for count, rate in part.select("count", "clip_rate").iter_rows()]
-        lines.append(
-            Series(name, ((part["first"] + part["last"]) / 2).to_list(), [b.rate for b in rates],
-                   [b.low for b in rates], [b.high for b in rates], colour=colour_of(k))
-        )  # fmt: skip
-        said.append(f"{name}: {percent(rates[0].rate)} to {percent(rates[-1].rate)}")
-    svg = charts.line(title, "; ".join(said) + ".", lines, y_label="clip rate", top=1.0, percent_axis=True)
+        rates = part["clip_rate"].to_list()
+        ends = ends_of([wilson(n * rate, n) for n, rate in zip(part["count"], rates, strict=True)])
+        lines.append(Series(name, ((part["first"] + part["last"]) / 2).to_list(), rates, *ends, colour=colour_of(k)))
+        said.append(f"{name}: {percent(rates[0])} to {percent(rates[-1])}")
     note = (
         "Equal shares of the answers in each bin; intervals are Wilson's at 95 %. Fair clipping keeps lines together."
     )
-    return Plot(title, svg, f"{'; '.join(said)}. {note}")
+    return line_plot(title, lines, said, note, y_label="clip rate", top=1.0, percent_axis=True)
 
 
 # --- The cosine of the update ---
@@ -203,18 +170,17 @@ def _measured_cosine(runs: Sequence[ReportRun]) -> Panel:
             "10 steps.",
         )
     values = values_of(lines)
-    said = f"Between {short(min(values))} and {short(max(values))}."
+    said = f"Between {short(min(values))} and {short(max(values))}"
     if len(runs) == 1:
         held = [None if c.bound <= -1 else c.bound for c in runs[0].cosine]
-        said += f" The bound guaranteed nothing in {held.count(None)} of {len(held)} measurements."
+        said += f". The bound guaranteed nothing in {held.count(None)} of {len(held)} measurements"
         if any(v is not None for v in held):
             lines.append(Series("guaranteed", [c.step for c in runs[0].cosine], held, colour=4, dashed=True))
-    svg = charts.line(title, said, lines, y_label="cosine", top=1.0)
     note = (
-        " Between the last update of a step and the unclipped update of whole answers: a method that weighs tokens or "
+        "Between the last update of a step and the unclipped update of whole answers: a method that weighs tokens or "
         "answers differently has another direction even where nothing is clipped."
     )
-    return Plot(title, svg, said + note)
+    return line_plot(title, lines, [said], note, y_label="cosine", top=1.0)
 
 
 # --- Log-ratios against the length, with the bands of the run and of other methods ---
@@ -274,7 +240,7 @@ def _why_no_band(run: ReportRun) -> str:
 def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:
     at = f"the run's clip rate, {percent(rate)}" if rate == rows.clip_rate else percent(rate)
     text = f"Dashed: other methods set to {at}, on these answers: {'; '.join(rule.text for rule in others)}. "
-    text += "".join(f"{note}. " for note in notes)
+    text += "".join(f"{note} " for note in notes)
     text += "An answer outside is clipped only if its advantage would push it further out."
     text += f" {drawn:,} of {len(rows.last):,} answers drawn." if drawn < len(rows.last) else ""
     return text + _scaling(rows)
@@ -299,6 +265,7 @@ class DrawnBand:
     name: str
     objective: Objective
     totals: Totals
+    accepted: Floats | None = None  # share of each of the last rows, where the range was set to a clip rate
 
     @property
     def text(self) -> str:
@@ -309,10 +276,17 @@ class DrawnBand:
 
     def bounds(self, L: Floats) -> tuple[Floats, Floats]:
         """The lower and the upper bound of S at each length."""
-        band = self.objective.band(L, self.totals)
+        band = length_band(self.objective, L, self.totals)
         assert band is not None
-        centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), L.shape) for v in band[:3])
+        centre, below, above = band
         return centre - below, centre + above
+
+    def report(self, rows: RowSummary) -> FairnessReport:
+        """The clip rates of the last rows by length."""
+        assert self.accepted is not None
+        has_gradient = rows.last.select(HAS_GRADIENT).to_series().to_numpy()
+        lengths = rows.last["length"].to_numpy()
+        return measure(lengths[has_gradient], self.accepted[has_gradient], SAME_ANSWERS_BINS)
 
 
 def own_objective(run: ReportRun) -> Objective | None:
@@ -333,15 +307,10 @@ def own_objective(run: ReportRun) -> Objective | None:
 def own_rule(run: ReportRun) -> DrawnBand | None:
     """The rule that the run clipped by, where it is a range of S that depends on the length alone."""
     objective = own_objective(run)
-    if run.rows is None or objective is None or objective.clips_tokens or objective.needs_tokens:
+    if run.rows is None or objective is None:
         return None
     rule = DrawnBand(run.objective["name"], objective, run.rows.last_responses.totals)
-    try:
-        return None if objective.band(np.ones(1), rule.totals) is None else rule
-    except Exception:
-        if not objectives.is_foreign(objective):
-            raise
-        return None
+    return None if length_band(objective, np.ones(1), rule.totals) is None else rule
 
 
 def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]:
@@ -350,9 +319,9 @@ def rules_at(rows: RowSummary, rate: float) -> tuple[list[DrawnBand], list[str]]
     for name in objectives.LENGTH_LAWS:
         at_rate = rows.at_clip_rate(name, rate)
         if at_rate.objective is None:
-            notes.append(f"{name} {at_rate.note}")
+            notes.append(f"{objectives.get_class(name).label} {at_rate.note}.")
         else:
-            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals))
+            rules.append(DrawnBand(name, at_rate.objective, rows.last_responses.totals, at_rate.accepted))
     return rules, notes
 
 

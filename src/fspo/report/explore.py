@@ -17,9 +17,10 @@ from fspo.files import plain, replace_file
 from fspo.objectives import Objective, Totals
 from fspo.pages import document
 from fspo.pages.document import COLOURS
+from fspo.ratios import Floats
 from fspo.text import slug
 
-__all__ = ["render", "write"]
+__all__ = ["length_band", "render", "write"]
 
 LENGTHS = 2.0 ** np.arange(0, 20.25, 0.25)  # the page's answers have up to about 150,000 tokens
 FACTORS = 10.0 ** np.arange(-2, 2.01, 0.025)  # of the width, over the range of the sliders
@@ -74,21 +75,33 @@ def _is_foreign(name: str) -> bool:
 def _rule(name: str, colour: int) -> dict[str, Any] | None:
     """The band of an objective at its defaults; None where it has none that depends on the length alone."""
     objective = objectives.get(name)
-    if objective.clips_tokens or objective.needs_tokens or objective.estimates:
+    band = None if objective.estimates else length_band(objective, LENGTHS, ANY_TOTALS)
+    if band is None:
+        return None
+    centre, below, above = (values.tolist() for values in band)
+    return {
+        "key": slug(name), "name": name, "summary": objective.summary, "colour": colour, "dashed": False,
+        "centred": False, "centre": centre, "below": below, "above": above, "parameters": _widened(objective),
+    }  # fmt: skip
+
+
+def length_band(objective: Objective, lengths: Floats, totals: Totals) -> tuple[Floats, Floats, Floats] | None:
+    """Centre, width below and width above of S by length; None where the band does not depend on the length alone.
+
+    An error in an objective of another package stops no page.
+    """
+    if objective.clips_tokens or objective.needs_tokens:
         return None
     try:
-        band = objective.band(LENGTHS, ANY_TOTALS)
+        band = objective.band(lengths, totals)
     except Exception:
         if not objectives.is_foreign(objective):
             raise
         return None
     if band is None:
         return None
-    centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), LENGTHS.shape).tolist() for v in band[:3])
-    return {
-        "key": slug(name), "name": name, "summary": objective.summary, "colour": colour, "dashed": False,
-        "centred": False, "centre": centre, "below": below, "above": above, "parameters": _widened(objective),
-    }  # fmt: skip
+    centre, below, above = (np.broadcast_to(np.asarray(v, np.float64), lengths.shape) for v in band[:3])
+    return centre, below, above
 
 
 def _widened(objective: Objective) -> dict[str, list[float]] | None:

@@ -11,15 +11,7 @@ from fspo.pages import charts
 from fspo.pages.charts import Series
 from fspo.pages.document import COLOURS, Missing, Panel, Plot, colour_of
 from fspo.report.report_run import ReportRun
-from fspo.report.series import (
-    NO_ROWS,
-    TOKENS,
-    MetricPanel,
-    ends_of,
-    held_out,
-    main_split,
-    range_name,
-)
+from fspo.report.series import NO_ROWS, TOKENS, MetricPanel, ends_of, held_out, line_plot, main_split, range_name
 from fspo.runs import Evaluated, Metrics, RateBin
 from fspo.text import percent, short
 
@@ -42,7 +34,6 @@ def _held_out_curve(runs: Sequence[ReportRun]) -> Panel | None:
         splits = [(k, name, rows) for k, (name, rows) in enumerate(_splits(runs, value)) if rows]
         if not splits:
             continue
-        title = f"Held-out {value}"
         lines, said = [], []
         for k, name, rows in splits:
             y = [getattr(e, value) for e in rows]
@@ -51,11 +42,9 @@ def _held_out_curve(runs: Sequence[ReportRun]) -> Panel | None:
             lines.append(replace(drawn, dots=True, dashed=k >= COLOURS))
             said.append(f"{name}: from {form(y[0])} at step {rows[0].step} to {form(y[-1])} at step {rows[-1].step}")
         share = value == "accuracy"
-        svg = charts.line(
-            title, "; ".join(said) + ".", lines, y_label=value, top=1.0 if share else None, percent_axis=share
-        )  # fmt: skip
-        note = " Error bars are the evaluation's own intervals." if share else ""
-        return Plot(title, svg, f"{'; '.join(said)}.{note}")
+        note = "Error bars are the evaluation's own intervals." if share else ""
+        axes = {"y_label": value, "top": 1.0 if share else None, "percent_axis": share}
+        return line_plot(f"Held-out {value}", lines, said, note, **axes)
     # Another engine evaluates only where its user asks for it.
     waits = any(run.facts.engine == "local" for run in runs)
     return Missing("Held-out accuracy", "No evaluation has been written yet.") if waits else None
@@ -122,9 +111,8 @@ def _length_distribution(runs: Sequence[ReportRun]) -> Panel:
         said.append(
             f"{runs[k].name}: from {lengths.min():g} to {lengths.max():g} tokens, median {np.median(lengths):g}"
         )
-    svg = charts.line(title, "; ".join(said) + ".", lines, TOKENS, "share of answers", percent_axis=True)
     note = f"Share of answers in bins of {width} token{'s' * (width > 1)}: an answer counts once per update."
-    return Plot(title, svg, f"{'; '.join(said)}. {note}")
+    return line_plot(title, lines, said, note, x_label=TOKENS, y_label="share of answers", percent_axis=True)
 
 
 def _without_variance(line: Metrics) -> float | None:

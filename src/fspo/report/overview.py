@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from fspo.pages.document import Table, TableCell, colour_of, render
 from fspo.report.clipping import same_answers
 from fspo.report.report_run import ReportRun
 from fspo.report.series import between, main_split, range_name
-from fspo.runs import Evaluated, Metrics, Sample, unscored_warnings
+from fspo.runs import Metrics, Sample, unscored_warnings
 from fspo.settings import flat
 from fspo.text import duration, number, percent, short, slug
 
@@ -24,84 +23,53 @@ SAMPLES_BYTES = 1_200_000  # of the page, for all answers together
 
 def overview(runs: Sequence[ReportRun]) -> Markup:
     notes = [f"{run.name}: {note}" if len(runs) > 1 else note for run in runs for note in run.notes]
-    if len(runs) == 1:
-        return render("overview.html", notes=notes, panels=same_answers(runs), tiles=_tiles(runs[0]), table=None)
-    return render("overview.html", notes=notes, panels=[], tiles=[], table=_table(runs))
+    if len(runs) > 1:
+        return render("overview.html", notes=notes, table=_table(runs))
+    names = {
+        title: TableCell(*_named(runs[0].config[key]))
+        for title, key in (("Objective", "objective"), ("Task", "task"), ("Model", "model"))
+        if runs[0].config.get(key)
+    }
+    panels = same_answers(runs)
+    return render("overview.html", notes=notes, panels=panels, figures=_figures(runs[0]), names=names, table=None)
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A figure of a run with its name."""
-
-    name: str
-    value: str
-    small: str = ""
-    words: bool = False  # whether the value is a name and not a number
-
-
-def _tiles(run: ReportRun) -> list[Tile]:
-    tiles = _accuracy_tiles(main_split(run))
-    steps = _steps_done(run)
-    tiles.append(Tile("Steps", steps.text, "; ".join(filter(None, (steps.small, incidents(run.metrics))))))
-    seconds = [line.total for line in run.timings if line.total is not None]
-    speeds = [line.tokens_per_second for line in run.timings if line.tokens_per_second is not None]
-    if seconds:
-        median = duration(float(np.median(seconds)))
-        tiles.append(Tile("Time", duration(sum(seconds)), f"{median} per step (median)"))
-    if speeds:
-        tiles.append(Tile("Tokens per second", f"{np.median(speeds):,.0f}", "completion tokens, median over steps"))
+def _figures(run: ReportRun) -> dict[str, TableCell]:
+    """The figures that a run has, by name."""
+    figures = {}
+    evaluations = main_split(run)
+    for end, line in zip(("start", "end"), evaluations[:1] + evaluations[1:][-1:], strict=False):
+        extent = f"; {percent(line.interval[0])} to {percent(line.interval[1])}" if line.interval else ""
+        figures[f"Held-out accuracy, {end}"] = TableCell(percent(line.accuracy), f"step {line.step}{extent}")
+    figures["Steps"] = _steps_done(run)
     fairness = run.fairness()
     if fairness is not None and run.rows is not None:
         low, high = fairness.lre_interval
         where = f"off-policy updates, {between(run.rows.last_steps)}"
-        tiles.append(Tile("Clip rate", percent(fairness.clip_rate), where))
-        tiles.append(Tile("LRE", f"{fairness.lre:.3f}", f"interval {low:.3f} to {high:.3f}; 0 is fair"))
-    for name, key in (("Objective", "objective"), ("Task", "task"), ("Model", "model")):
-        if run.config.get(key):
-            tiles.append(Tile(name, *_named(run.config[key]), words=True))
-    return tiles
-
-
-def _accuracy_tiles(evaluations: Sequence[Evaluated]) -> list[Tile]:
-    if not evaluations:
-        return []
-    first, last = evaluations[0], evaluations[-1]
-    ends = [("", first)] if last is first else [(", start", first), (", end", last)]
-    tiles = []
-    for end, line in ends:
-        extent = f"; interval {percent(line.interval[0])} to {percent(line.interval[1])}" if line.interval else ""
-        tiles.append(Tile(f"Held-out accuracy{end}", percent(line.accuracy), f"step {line.step}{extent}"))
-    return tiles
+        figures["Clip rate"] = TableCell(percent(fairness.clip_rate), where)
+        figures["LRE"] = TableCell(f"{fairness.lre:.3f}", f"interval {low:.3f} to {high:.3f}; 0 is fair")
+    lengths = [line.length for line in run.metrics if line.length is not None]
+    if lengths:
+        figures["Length"] = TableCell(short(lengths[-1]), "mean tokens of the last step")
+    seconds = [line.total for line in run.timings if line.total is not None]
+    speeds = [line.tokens_per_second for line in run.timings if line.tokens_per_second is not None]
+    if seconds:
+        small = f"{duration(float(np.median(seconds)))} per step"
+        small += f", {np.median(speeds):,.0f} completion tokens per second" if speeds else ""
+        figures["Time"] = TableCell(duration(sum(seconds)), f"{small} (median)")
+    return figures
 
 
 def _table(runs: Sequence[ReportRun]) -> Table:
-    """The final figures, one row per run."""
-    rows: list[list[str | TableCell]] = []
-    for run in runs:
-        evaluations, fairness = main_split(run), run.fairness()
-        ends = [_with_extent(line) for line in evaluations[:1] + evaluations[-1:]] or [TableCell(NONE)] * 2
-        seconds = [line.total for line in run.timings if line.total is not None]
-        lengths = [line.length for line in run.metrics if line.length is not None]
-        lre = TableCell(NONE)
-        if fairness is not None:
-            lre = TableCell(f"{fairness.lre:.3f}", f"{fairness.lre_interval[0]:.3f} to {fairness.lre_interval[1]:.3f}")
+    """The figures, one row per run."""
+    figures = [_figures(run) for run in runs]
+    head = list(dict.fromkeys(name for each in figures for name in each))
+    rows = []
+    for run, each in zip(runs, figures, strict=True):
         objective = run.config.get("objective")
-        rows.append([
-            TableCell(run.name, _named(objective)[0] if objective else ""),
-            _steps_done(run),
-            *ends,
-            percent(None if fairness is None else fairness.clip_rate),
-            lre,
-            short(lengths[-1]) if lengths else NONE,
-            duration(sum(seconds)) if seconds else NONE,
-        ])  # fmt: skip
-    head = ["Run", "Steps", "Accuracy, start", "Accuracy, end", "Clip rate", "LRE", "Length", "Time"]
-    return Table("Final figures", head, rows, colours=[colour_of(k) for k in range(len(runs))])
-
-
-def _with_extent(line: Evaluated) -> TableCell:
-    interval = line.interval
-    return TableCell(percent(line.accuracy), f"{percent(interval[0])} to {percent(interval[1])}" if interval else "")
+        name = TableCell(run.name, _named(objective)[0] if objective else "")
+        rows.append([name, *(each.get(title, TableCell(NONE)) for title in head)])
+    return Table("Final figures", ["Run", *head], rows, colours=[colour_of(k) for k in range(len(runs))])
 
 
 def _steps_done(run: ReportRun) -> TableCell:
@@ -112,7 +80,8 @@ def _steps_done(run: ReportRun) -> TableCell:
         small = f"optimiser steps, in {len(run.metrics):,} rollouts: the steps of the charts"
     else:
         wanted, done, small = number(run.config.get("steps")), run.metrics[-1].step if run.metrics else 0, ""
-    return TableCell(f"{done:,}" + (f" of {wanted:,.0f}" if wanted and wanted > 0 else ""), small)
+    text = f"{done:,}" + (f" of {wanted:,.0f}" if wanted and wanted > 0 else "")
+    return TableCell(text, "; ".join(filter(None, (small, incidents(run.metrics)))))
 
 
 def incidents(metrics: Sequence[Metrics]) -> str:
@@ -134,7 +103,7 @@ def _named(value: Any) -> tuple[str, str]:
     """The name of a model, task or objective as the configuration has it, and its first settings."""
     if not isinstance(value, dict):
         return str(value), ""
-    key = next((k for k in ("name", "path", "preset", "kind", "type", "source") if value.get(k)), None)
+    key = next((k for k in ("name", "path") if value.get(k)), None)
     rest = {k: v for k, v in value.items() if k != key and v is not None and not isinstance(v, dict | list)}
     small = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in list(rest.items())[:6])
     return (str(value[key]), small) if key else (small or NONE, "")

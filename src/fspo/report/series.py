@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fspo.pages import charts
 from fspo.pages.charts import Series
@@ -53,6 +53,12 @@ def ends_of(intervals: Sequence[Interval | None]) -> tuple[list[float | None], l
 def values_of(lines: Sequence[Series]) -> list[float]:
     """The values of all series together."""
     return [v for line in lines for v in line.y if v is not None]
+
+
+def line_plot(title: str, lines: Sequence[Series], said: Sequence[str], note: str = "", **axes: Any) -> Plot:
+    """Lines with what is said about them, for screen readers and in the caption."""
+    text = "; ".join(said) + "."
+    return Plot(title, charts.line(title, text, lines, **axes), f"{text} {note}".rstrip())
 
 
 @dataclass(frozen=True)
