@@ -59,7 +59,7 @@ def scaling_law_of_sums(
     The equations need no more than these sums. The intervals need fourth moments as well, which come from `sample`:
     S and L of some or all of the responses.
     """
-    H, mu, variance, centre = (float(v) for v in fit_of_sums(lengths, count, total, square))
+    H, mu, variance, centre = _fit(lengths, count, total, square)
     n = float(count.sum())
     scale = math.sqrt(variance) * math.exp(-H * centre)
     if n <= SMALL and n == len(sample[0]):
@@ -150,34 +150,31 @@ def _end(excess: Callable[[float], float], H: float, side: int, t: float) -> flo
     return float(brentq(lambda h: -side * excess(h) - t, *sorted((inner, outer)), xtol=1e-5))
 
 
-def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -> tuple[Column, Column, Column, Column]:
-    """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals.
-
-    The sums may have leading axes, such as (draws, lengths): each draw is fitted on its own, all in one computation.
-    """
-    n = count.sum(-1)
-    if n.min() < 10:
-        raise ValueError(f"a scaling law needs at least 10 responses, not {n.min():g}")
-    x = np.log(lengths)
-    centre = count @ x / n
-    x = x - centre[..., None]  # so that sigma and H are nearly independent
+def _fit(lengths: Column, count: Column, total: Column, square: Column) -> tuple[float, float, float, float]:
+    """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals."""
+    n = float(count.sum())
+    if n < 10:
+        raise ValueError(f"a scaling law needs at least 10 responses, not {n:g}")
     if lengths.max() - lengths.min() < 1e-9:
         raise ValueError(f"all responses have the length {lengths[0]:g}: an exponent needs different lengths")
-    H, mu, variance = np.full(n.shape, 0.5), np.zeros(n.shape), np.zeros(n.shape)
+    x = np.log(lengths)
+    centre = float(count @ x) / n
+    x = x - centre  # so that sigma and H are nearly independent
+    H, mu, variance = 0.5, 0.0, 0.0
     for _ in range(100):
-        spread = np.exp(-2 * H[..., None] * x)
-        mu = (total * spread @ lengths) / (count * spread @ lengths**2)
-        drift = mu[..., None] * lengths
+        spread = np.exp(-2 * H * x)
+        mu = float((total * spread @ lengths) / (count * spread @ lengths**2))
+        drift = mu * lengths
         u2 = np.maximum(square - 2 * drift * total + count * drift**2, 0.0) * spread
-        variance = u2.sum(-1) / n
-        if np.any(variance <= ROUNDING * (square * spread).sum(-1) / n):
+        variance = float(u2.sum()) / n
+        if variance <= ROUNDING * float((square * spread).sum()) / n:
             raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
-        u2 = u2 / variance[..., None]
+        u2 = u2 / variance
         # Newton's step of the profiled equation in H, held short of overshooting.
-        weighted = (u2 * x).sum(-1) / n
-        step = weighted / (2 * np.maximum((u2 * x * x).sum(-1) / n - weighted**2, 1e-12))
-        H = H + np.clip(step, -0.25, 0.25)
-        if np.abs(step).max() < 1e-10:
+        weighted = float((u2 * x).sum()) / n
+        step = weighted / (2 * max(float((u2 * x * x).sum()) / n - weighted**2, 1e-12))
+        H += max(-0.25, min(0.25, step))
+        if abs(step) < 1e-10:
             break
     return H, mu, variance, centre
 
