@@ -101,6 +101,7 @@ class Batch:
         logprobs = _widened(logprobs)
         l = logprobs - _widened(old_logprobs.detach())
         if packing is None:
+            assert mask is not None
             l = masked(l, mask)
             S, lengths = l.sum(-1), row_count(mask)
         else:
