@@ -8,8 +8,11 @@ sigma / sqrt(L), so a fixed range on s clips short answers more than long ones.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from fspo.objectives.objective import Aggregation
 from fspo.objectives.sequence.length_family import Exponents, RatioRange
 
 
@@ -20,7 +23,7 @@ class GSPO(RatioRange):
     label = "GSPO"
     color = 4
     summary = "sequence mean, clipped to [1 - 3e-4, 1 + 4e-4]: short answers are clipped more"
-    aggregation = "sequence_mean_of_means"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
 
     clip_low: float = Field(3e-4, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(4e-4, ge=0, description="the ratio is clipped above 1 + clip_high")

@@ -34,14 +34,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, at_threshold
-from fspo.objectives.objective import Objective, Surrogate
+from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import log_range, pessimistic, scaled_range
 from fspo.objectives.sequence.adaptive_band import BandTracker, HalfWidths
 from fspo.tensors import Tensor
@@ -61,7 +61,7 @@ class Exponents(NamedTuple):
 class SequenceClip(Objective):
     """The family's one loss; subclasses say where their half-widths come from."""
 
-    aggregation = "sequence_mean_of_sums"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
     @property
     @abstractmethod
@@ -129,7 +129,7 @@ class RatioRange(SequenceClip):
 class LogBand(SequenceClip):
     """FSPO's parametrisation: half-widths in log space around a drift, fixed or learnt for a wanted clip rate."""
 
-    clip_fields = ("c_low", "c_high", "drift")
+    clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift")
 
     c_low: float = Field(0.05, ge=0, description="half-width below the drift; with clip_rate the largest")
     c_high: float = Field(0.05, ge=0, description="half-width above the drift; with clip_rate the largest")

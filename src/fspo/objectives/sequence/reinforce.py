@@ -8,12 +8,13 @@ A advantage. Unbiased only while the answers come from the current policy.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
-from fspo.objectives.objective import Objective, Surrogate
+from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.tensors import no_grad, torch
 
 
@@ -23,7 +24,7 @@ class REINFORCE(Objective):
     name = "reinforce"
     label = "REINFORCE"
     summary = "advantage times log-prob, no ratio and no clip: for on-policy data"
-    aggregation = "sequence_mean_of_sums"
+    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:
         return lambda k: np.ones(len(rows.lengths))
