@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Inputs:
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.logprobs, self.old_logprobs, self.advantages, self.mask
 
-    def options(self) -> dict[str, Tensor]:
+    def options(self) -> dict[str, Any]:
         """What the options of an objective may need."""
         return {name: getattr(self, name) for name in ("ref_logprobs", "sampler_logprobs", "entropy")}
 
