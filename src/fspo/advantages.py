@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fspo.settings import hint
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, torch
 
 
 class Estimator(Protocol):

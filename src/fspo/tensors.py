@@ -1,6 +1,6 @@
 """`torch`, imported when it is first used: what an objective clips is known, and an audit runs, without it.
 
-    from fspo.tensors import no_grad, torch
+    from fspo.tensors import Tensor, no_grad, torch
 
 Modules that only describe a computation (objectives, advantages) take `torch` from here. Those that cannot do anything
 without it (model, rollout, training) import it as usual.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 else:
 
     class _Torch:
@@ -24,8 +25,9 @@ else:
             return getattr(importlib.import_module("torch"), name)
 
     torch = _Torch()
+    Tensor = Any  # for annotations
 
-__all__ = ["no_grad", "torch"]
+__all__ = ["Tensor", "no_grad", "torch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

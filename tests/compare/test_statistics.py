@@ -16,7 +16,7 @@ from scipy import stats
 from fspo.comparisons import statistics
 from fspo.comparisons.statistics import Estimate, RunGroup, Sample, SuiteResults, curve, lead, mean_gain, mean_of
 from fspo.comparisons.suite import Suite
-from fspo.fairness import measure, scaling_law
+from fspo.fairness import measure
 from helpers.made_rows import rows, suite
 
 
@@ -110,11 +110,10 @@ def test_gains_by_bin_and_features() -> None:
     )
     for other in (bins(0.6), {"gains": None}):
         assert statistics.gains(group(bins(0.4, 0.2), other)) == statistics.gains(group(other, bins(0.4, 0.2))) == []
-    described = {"features": '{"worked": {"steps": [0, 10], "values": [0.5, 0.7]}}', "optimum": '{"worked": 1}'}
+    described = {"features": '{"worked": {"steps": [0, 10], "values": [0.5, 0.7]}}'}
     worked = statistics.feature(group(described, described | {"features": None}), "worked")
-    assert worked is not None
-    assert ([v.value for v in worked.values], worked.steps, worked.optimum) == ([0.5, 0.7], [0, 10], 1)
-    assert statistics.feature(group({"features": None, "optimum": None}), "worked") is None
+    assert [v.value for v in worked] == [0.5, 0.7]
+    assert statistics.feature(group({"features": None}), "worked") == []
 
 
 # --- coverage ---------------------------------------------------------------------------------------------------------
@@ -204,10 +203,9 @@ def test_a_failed_run_counts_with_its_last_evaluation() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     one = groups(rows(SUITE, seeds=1), SUITE)[0]
-    final, fitted, measured = one.mean("final"), statistics.law(one), clipped(one)
+    final, measured = one.mean("final"), clipped(one)
     assert final is not None
-    assert fitted is not None
-    assert final.low is fitted[2].low is measured.lre.low is measured.flatness.high is measured.clip_rate.low is None
+    assert final.low is measured.lre.low is measured.flatness.high is measured.clip_rate.low is None
 
 
 # --- clipping ---------------------------------------------------------------------------------------------------------
@@ -229,24 +227,6 @@ def test_pooled_fairness_is_that_of_all_responses() -> None:
     assert measured.lre.value == pytest.approx(want.lre)
     assert measured.flatness.value == pytest.approx(want.flatness)
     assert measured.clip_rate.value == pytest.approx(want.clip_rate)
-
-
-def test_the_law_of_sums_is_that_of_all_responses() -> None:
-    rng = np.random.default_rng(7)
-    made: list[dict[str, Any]] = []
-    responses = []
-    for _ in range(5):
-        L = rng.integers(4, 100, 400).astype(float)
-        S = rng.normal(-0.001 * L, 0.02 * L**0.6)
-        responses.append((S, L))
-        lengths, index = np.unique(L, return_inverse=True)
-        sums = {"all_count": np.bincount(index), "total": np.bincount(index, S), "square": np.bincount(index, S * S)}
-        made.append({"lengths": lengths.tolist(), **{k: v.tolist() for k, v in sums.items()}})
-    fitted = statistics.law(group(*made))
-    assert fitted is not None
-    want = scaling_law(*(np.concatenate(column) for column in zip(*responses, strict=True)))
-    assert [value.value for value in fitted] == pytest.approx([want.mu, want.scale, want.exponent])
-    assert covers(fitted[2], 0.6)
 
 
 def test_the_flatness_ratio_ranges_over_both_intervals() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ class Inputs:
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.logprobs, self.old_logprobs, self.advantages, self.mask
+
+    def options(self) -> dict[str, Any]:
+        """What the options of an objective may need."""
+        return {name: getattr(self, name) for name in ("ref_logprobs", "sampler_logprobs", "entropy")}
 
     def __getitem__(self, rows: slice | Tensor) -> Inputs:
         return Inputs(*(value[rows] for value in vars(self).values()))

@@ -83,21 +83,6 @@ def test_notes_in_the_place_of_a_range() -> None:
         fspo.objectives.accepted(fspo.objectives.get("sapo"), without)
 
 
-@pytest.mark.parametrize("name", fspo.objectives.LENGTH_LAWS)
-def test_the_gaussian_rate_is_the_simulated_one(name: str) -> None:
-    objective = fspo.objectives.get(name, **({"clip_low": 0.004, "clip_high": 0.005} if name == "gspo" else {}))
-    rng = np.random.default_rng(1)
-    n, mu = 200_000, -(SIGMA**2) / 2
-    for length in (8.0, 64.0, 512.0):
-        L = np.full(n, length)
-        S = rng.normal(mu * L, SIGMA * np.sqrt(L))
-        rows = Responses(S, L, rng.choice([-1.0, 1.0], n), None, mu)
-        predicted = fspo.objectives.gaussian_rate(objective, np.array([length]), mu, SIGMA)
-        assert predicted is not None
-        assert predicted[0] == pytest.approx(1 - fspo.objectives.accepted(objective, rows).mean(), abs=4e-3)
-    assert fspo.objectives.gaussian_rate(fspo.objectives.get("grpo"), np.ones(3), mu, SIGMA) is None
-
-
 def test_a_recorded_band_takes_the_place_of_a_learnt_one() -> None:
     metrics = {"c_low": 0.02, "c_high": 0.04, "drift": -1e-4, "loss": 3.0}
     totals = Totals(1, 1, 0.0)
@@ -135,5 +120,4 @@ def test_an_objective_that_names_no_band_still_trains_and_answers() -> None:
     rows = simulated(100)
     assert Plain().at_clip_rate(rows, 0.1).note == "has no clip range to set"
     assert fspo.objectives.accepted(Plain(), rows).tolist() == [1.0] * 100
-    assert fspo.objectives.gaussian_rate(Plain(), rows.lengths, 0.0, 0.1) is None
     assert Plain().clip_parameters == {}

@@ -50,14 +50,7 @@ seeds = st.integers(0, 10**6)
 
 def loss_and_gradient(objective: Objective, batch: Inputs, totals: Totals | None = None) -> tuple[Tensor, Tensor]:
     logprobs = batch.logprobs.clone().requires_grad_()
-    loss = objective(
-        logprobs,
-        *batch.arguments()[1:],
-        totals=totals,
-        ref_logprobs=batch.ref_logprobs,
-        sampler_logprobs=batch.sampler_logprobs,
-        entropy=batch.entropy,
-    ).loss
+    loss = objective(logprobs, *batch.arguments()[1:], totals=totals, **batch.options()).loss
     (gradient,) = torch.autograd.grad(loss, logprobs)
     return loss.detach(), gradient
 
@@ -111,34 +104,16 @@ def test_what_stands_outside_the_mask(objective: Objective, filling: float) -> N
     )
     for part in ("logprobs", "old_logprobs"):
         assert not torch.isfinite(getattr(filled, part)).all()
-    logprobs = filled.logprobs.clone().requires_grad_()
-    out = objective(
-        logprobs,
-        *filled.arguments()[1:],
-        ref_logprobs=filled.ref_logprobs,
-        sampler_logprobs=filled.sampler_logprobs,
-        entropy=filled.entropy,
-    )
-    (gradient,) = torch.autograd.grad(out.loss, logprobs)
-    loss, expected = loss_and_gradient(objective, batch)
-    assert torch.equal(out.loss.detach(), loss)
-    assert torch.equal(gradient, expected)
+    for ours, expected in zip(loss_and_gradient(objective, filled), loss_and_gradient(objective, batch), strict=True):
+        assert torch.equal(ours, expected)
 
 
 @every_objective
 def test_old_and_reference_policies_get_no_gradient(objective: Objective) -> None:
     batch = random_batch(5)
-    old, ref = batch.old_logprobs.clone().requires_grad_(), batch.ref_logprobs.clone().requires_grad_()
-    out = objective(
-        batch.logprobs.clone().requires_grad_(),
-        old,
-        batch.advantages,
-        batch.mask,
-        ref_logprobs=ref,
-        sampler_logprobs=batch.sampler_logprobs,
-        entropy=batch.entropy,
-    )
-    out.loss.backward()
+    logprobs, old, ref = (x.clone().requires_grad_() for x in (batch.logprobs, batch.old_logprobs, batch.ref_logprobs))
+    options = batch.options() | {"ref_logprobs": ref}
+    objective(logprobs, old, batch.advantages, batch.mask, **options).loss.backward()
     assert old.grad is None
     assert ref.grad is None
 

@@ -5,31 +5,25 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
 
 import fspo
 from fspo.config import TrainConfig
-from fspo.objectives import OBJECTIVES, Objective, Surrogate
-from fspo.objectives.batch import Batch
-from fspo.objectives.objective import Aggregation
+from fspo.objectives import OBJECTIVES, Batch, Objective, Surrogate
 from helpers.plugins import printed, write_package
 
 MODULE = """
-from typing import ClassVar
-
 from pydantic import Field
 
-from fspo.objectives import Objective, Surrogate
-from fspo.objectives.primitives import pessimistic
+from fspo.objectives import Objective, Surrogate, pessimistic
 
 
 class Fixed(Objective):
-    name: ClassVar[str] = "fixed"
-    summary: ClassVar[str] = "a fixed range on the sequence ratio"
-    aggregation: ClassVar[str] = "sequence_mean_of_sums"
+    name = "fixed"
+    summary = "a fixed range on the sequence ratio"
+    aggregation = "sequence_mean_of_sums"
 
     width: float = Field(0.1, ge=0, description="half-width of the range on S")
 
@@ -40,16 +34,16 @@ class Fixed(Objective):
 
 
 class Plain:
-    pass
+    Inner = Fixed
 """
 
 
 class Weighted(Objective):
     """The sequence ratio without a clip range, times a factor."""
 
-    name: ClassVar[str] = "weighted"
-    summary: ClassVar[str] = "the sequence ratio times a factor"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+    name = "weighted"
+    summary = "the sequence ratio times a factor"
+    aggregation = "sequence_mean_of_sums"
 
     factor: float = 2.0
 
@@ -66,12 +60,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_fixed_range"
 
 
-@pytest.fixture
-def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registrations of a test end with it."""
-    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
-
-
 def loss(objective: Objective) -> float:
     """Of one response of two tokens with S = 0.3 and advantage 1."""
     logprobs, old = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.1, -1.2]])
@@ -86,8 +74,8 @@ def refused(name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.usefixtures("unchanged")
-def test_an_objective_can_be_registered_at_run_time() -> None:
+def test_an_objective_can_be_registered_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))  # registrations of a test end with it
     assert not fspo.objectives.known("weighted")
     assert fspo.objectives.register(Weighted) is Weighted
     assert fspo.objectives.register(Weighted) is Weighted  # the same class once more is no conflict
@@ -96,22 +84,15 @@ def test_an_objective_can_be_registered_at_run_time() -> None:
     assert loss(fspo.objectives.get("weighted", factor=3.0)) == pytest.approx(-3.0 * torch.tensor(0.3).exp().item())
     assert TrainConfig(objective={"name": "weighted", "factor": 3.0}).objective["factor"] == 3.0
 
+    class Taken(Weighted):
+        name = "gspo"
 
-@pytest.mark.usefixtures("unchanged")
-def test_a_name_that_is_taken_is_refused() -> None:
-    class Other(Weighted):
-        name: ClassVar[str] = "gspo"
-
-    with pytest.raises(ValueError, match=r"the objective 'gspo' exists already \(fspo\.objectives\.sequence\.gspo\)"):
-        fspo.objectives.register(Other)
-    assert fspo.objectives.get_class("gspo") is fspo.objectives.GSPO
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_only_a_subclass_of_objective_is_registered() -> None:
     class Plain:
         name = "plain"
 
+    with pytest.raises(ValueError, match=r"the objective 'gspo' exists already \(fspo\.objectives\.sequence\.gspo\)"):
+        fspo.objectives.register(Taken)
+    assert fspo.objectives.get_class("gspo") is fspo.objectives.GSPO
     with pytest.raises(ValueError, match="is no objective: it must be a class derived from Objective"):
         fspo.objectives.register(Plain)  # type: ignore[arg-type]
     assert not fspo.objectives.known("plain")
@@ -119,8 +100,11 @@ def test_only_a_subclass_of_objective_is_registered() -> None:
 
 def test_a_class_of_a_module_is_an_objective_with_parameters(module: str) -> None:
     name = f"{module}:Fixed"
+    assert not fspo.objectives.known(name)  # asking imports nothing
     assert loss(fspo.objectives.get(name)) == pytest.approx(-torch.tensor(0.1).exp().item())
     assert loss(fspo.objectives.get(name, width=0.2)) == pytest.approx(-torch.tensor(0.2).exp().item())
+    assert fspo.objectives.get(f"{module}:Plain.Inner").name == "fixed"
+    assert fspo.objectives.known(name)
     assert TrainConfig(objective={"name": name, "width": 0.2}).objective == {"name": name, "width": 0.2}
     with pytest.raises(ValueError, match="has no parameter 'widht'; did you mean 'width'"):
         TrainConfig(objective={"name": name, "widht": 0.2})
@@ -129,28 +113,9 @@ def test_a_class_of_a_module_is_an_objective_with_parameters(module: str) -> Non
 
 def test_a_class_that_cannot_be_an_objective_is_refused_in_one_sentence(module: str) -> None:
     assert refused(f"{module}:Plain") == f"{module}:Plain is no objective: it must be a class derived from Objective"
-    assert refused("json:loads") == "json:loads is no objective: it must be a class derived from Objective"
     assert f"cannot be loaded (AttributeError: module '{module}' has no attribute 'Fxed')" in refused(f"{module}:Fxed")
     assert "cannot be loaded (ModuleNotFoundError: No module named 'nowhere')" in refused("nowhere:Fixed")
     assert refused(f"./{module}.py:Fixed").endswith("write module:Class of a module on the path")
-
-
-def test_an_installed_package_adds_an_objective_by_its_entry_point(tmp_path: Path) -> None:
-    entries = {"fixed": "other_objectives:Fixed", "plain": "other_objectives:Plain"}
-    write_package(tmp_path, "other_objectives", MODULE, "fspo.objectives", entries)
-    code = (
-        "import json, sys, fspo\n"
-        "known = fspo.objectives.names(); loaded = 'other_objectives' in sys.modules\n"
-        "objective = fspo.objectives.get('fixed', width=0.25)\n"
-        "try: fspo.objectives.get('plain')\n"
-        "except ValueError as error: problem = str(error)\n"
-        "print(json.dumps([known[-2:], loaded, objective.width, problem]))"
-    )
-    names, loaded, width, problem = printed(code, tmp_path)
-    assert names == ["fixed", "plain"]
-    assert not loaded  # listing names imports no other package
-    assert width == 0.25
-    assert problem == "plain is no objective: it must be a class derived from Objective"
 
 
 @pytest.mark.parametrize(
@@ -175,52 +140,41 @@ def test_a_module_with_a_mistake_is_refused_in_one_sentence(
     assert re.search(sentence, refused("flawed:Own"))
 
 
-def test_a_class_inside_another_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nested = MODULE.replace("\n\nclass Plain:", "\n\nclass Outer:\n    Inner = Fixed\n\n\nclass Plain:")
-    (tmp_path / "own_nested.py").write_text(nested)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert not fspo.objectives.known("own_nested:Outer.Inner")  # asking imports nothing
-    assert fspo.objectives.get("own_nested:Outer.Inner", width=0.3).name == "fixed"
-    assert fspo.objectives.known("own_nested:Outer.Inner")
-
-
-def test_a_package_that_takes_a_name_twice_is_warned_about(tmp_path: Path) -> None:
-    for module, name in (("first_package", "gspo"), ("second_package", "fixed"), ("third_package", "fixed")):
-        write_package(tmp_path, module, MODULE, "fspo.objectives", {name: f"{module}:Fixed"})
+def test_installed_packages_add_objectives_by_their_entry_points(tmp_path: Path) -> None:
+    """Two packages that want the same name, one that wants a built-in's, a broken one, and one without a class."""
+    modules = {"first": "gspo", "second": "fixed", "third": "fixed", "fourth": "plain", "broken": "broken"}
+    for module, name in modules.items():
+        code = "raise RuntimeError('no licence')\n" if module == "broken" else MODULE
+        target = f"{module}_package:{'Plain' if name == 'plain' else 'Fixed'}"
+        write_package(tmp_path, f"{module}_package", code, "fspo.objectives", {name: target})
     program = """
-import json, warnings, fspo
-with warnings.catch_warnings(record=True) as found:
+import json, sys, warnings, numpy as np, fspo
+from fspo.report import explore
+with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    gspo, fixed = (fspo.objectives.get_class(name).__module__ for name in ("gspo", "fixed"))
-    fspo.objectives.names()
-print(json.dumps([gspo, fixed, sorted(str(w.message) for w in found)]))
+    names = fspo.objectives.names()
+loaded = [name for name in sys.modules if name.endswith("_package")]
+gspo, fixed = (fspo.objectives.get_class(name).__module__ for name in ("gspo", "fixed"))
+width = fspo.objectives.get("fixed", width=0.25).width
+summaries = fspo.objectives.summaries()
+L = np.random.default_rng(0).integers(10, 999, 400)
+S = 0.02 * np.sqrt(L) * np.random.default_rng(1).normal(size=400)
+notes = {m.name: m.note for m in fspo.audit({"length": L, "log_ratio": S}, methods="all").methods}
+print(json.dumps([names, loaded, gspo, fixed, width, sorted(str(w.message) for w in warned), summaries, notes,
+    "broken" in explore.render()]))
 """
-    gspo, fixed, found = printed(program, tmp_path)
-    assert gspo == "fspo.objectives.sequence.gspo"
+    names, loaded, gspo, fixed, width, warned, summaries, notes, drawn = printed(program, tmp_path)
+    assert set(names[-3:]) == {"fixed", "plain", "broken"}
+    assert loaded == []  # listing names imports no other package
+    assert (gspo, width) == ("fspo.objectives.sequence.gspo", 0.25)
     other = {"second_package": "third_package", "third_package": "second_package"}[fixed]
-    assert found == [
+    assert warned == [
         f"the objective 'fixed' of {other}:Fixed is not used: {fixed}:Fixed has that name already",
         "the objective 'gspo' of first_package:Fixed is not used: fspo has that name already",
     ]
-
-
-def test_a_broken_package_does_not_hide_the_others(tmp_path: Path) -> None:
-    code = "raise RuntimeError('no licence')\n"
-    write_package(tmp_path, "broken_package", code, "fspo.objectives", {"broken": "broken_package:Broken"})
-    program = """
-import json, numpy as np, fspo
-from fspo.report import explore
-L = np.random.default_rng(0).integers(10, 999, 400)
-S = 0.02 * np.sqrt(L) * np.random.default_rng(1).normal(size=400)
-methods = {m.name: m for m in fspo.audit({"length": L, "log_ratio": S}, methods="all").methods}
-print(json.dumps([fspo.objectives.summaries()["broken"], methods["broken"].note, methods["gspo"].note,
-    "broken" in explore.render()]))
-"""
-    summary, note, other, drawn = printed(program, tmp_path)
-    assert re.fullmatch(
-        r"the objective 'broken' cannot be loaded \(RuntimeError in .*, line 1: no licence\): mend that module, or .*",
-        summary,
+    assert summaries["plain"] == "plain is no objective: it must be a class derived from Objective"
+    broken = (
+        r"the objective 'broken' cannot be loaded \(RuntimeError in .*, line 1: no licence\): mend that module, or .*"
     )
-    assert note == summary
-    assert other == ""
-    assert not drawn
+    assert re.fullmatch(broken, summaries["broken"])
+    assert (notes["broken"], notes["gspo"], drawn) == (summaries["broken"], "", False)

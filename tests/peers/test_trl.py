@@ -76,6 +76,7 @@ def trl_loss(trainer: Any, batch: Inputs, logprobs: Tensor, **settings: Any) -> 
     return loss
 
 
+SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
 SHARED: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
     "grpo": ("grpo", {}, GRPOTrainer, {"loss_type": "grpo"}),
     "grpo with delta": ("grpo", {"dual_clip": 1.7}, GRPOTrainer, {"loss_type": "grpo", "delta": 1.7}),
@@ -85,34 +86,19 @@ SHARED: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
     "cispo": ("cispo", {}, GRPOTrainer, {"loss_type": "cispo", "epsilon_high": 5.0}),
     "sapo": ("sapo", {}, GRPOTrainer, {"loss_type": "sapo"}),
     "vespo": ("vespo", {}, GRPOTrainer, {"loss_type": "vespo"}),
-    "gspo": (
-        "gspo",
-        {},
-        GRPOTrainer,
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
-    ),
-    "luspo": (
-        "luspo",
-        {},
-        GRPOTrainer,
-        {"loss_type": "luspo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
-    ),
+    "gspo": ("gspo", {}, GRPOTrainer, {"loss_type": "grpo", **SEQUENCE}),
+    "luspo": ("luspo", {}, GRPOTrainer, {"loss_type": "luspo", **SEQUENCE}),
     "gmpo": ("gmpo", {}, GMPOTrainer, {"epsilon": 0.4}),
     "rloo": ("rloo", {}, RLOOTrainer, {}),
     "grpo with kl": (
-        "grpo",
-        {"kl": {"coef": 0.1, "importance": True}},
-        GRPOTrainer,
-        {"loss_type": "grpo", "beta": 0.1},
+        "grpo", {"kl": {"coef": 0.1, "importance": True}}, GRPOTrainer, {"loss_type": "grpo", "beta": 0.1},
     ),
     "dapo with plain kl": (
-        "dapo",
-        {"kl": {"coef": 0.1}},
-        GRPOTrainer,
+        "dapo", {"kl": {"coef": 0.1}}, GRPOTrainer,
         {"loss_type": "dapo", "epsilon_high": 0.28, "beta": 0.1, "use_bias_correction_kl": False},
     ),
     "gmpo with kl": ("gmpo", {"kl": {"coef": 0.1}}, GMPOTrainer, {"epsilon": 0.4, "beta": 0.1}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -166,3 +152,34 @@ def test_entropy_bonus_is_trls() -> None:
     theirs = trl_loss(GRPOTrainer, batch, batch.logprobs, loss_type="grpo", entropy_coef=0.3)
     torch.testing.assert_close(ours, theirs)
     assert float(ours) != float(fspo.objectives.get("grpo")(*batch.arguments()).loss)
+
+
+def test_the_off_policy_mask_is_trls() -> None:
+    """DeepSeek-V3.2's, as TRL has it: value and gradient of the masked loss."""
+    objective, dropped = fspo.objectives.get("grpo", mismatch={"delta": 0.05}), 0
+    for seed in range(BATCHES):
+        batch = random_batch(seed)
+        batch.sampler_logprobs[0, 0] = torch.nan  # a token that the engine could not score
+        weights = GRPOTrainer.get_off_policy_mask(
+            batch.advantages.unsqueeze(-1), batch.logprobs, batch.sampler_logprobs, batch.mask.double(), 0.05
+        )
+        dropped += int((weights == 0).sum())
+
+        def ours(logprobs: Tensor, batch: Inputs = batch) -> Tensor:
+            return objective(logprobs, *batch.arguments()[1:], sampler_logprobs=batch.sampler_logprobs).loss
+
+        def theirs(logprobs: Tensor, batch: Inputs = batch, weights: Tensor = weights) -> Tensor:
+            plain = fspo.objectives.get("grpo")
+            return plain(logprobs, *batch.arguments()[1:], sampler_weights=weights.expand_as(logprobs)).loss
+
+        assert_equal(ours, theirs, batch, f"batch {seed}")
+    assert dropped > BATCHES / 2
+
+
+def test_the_off_policy_mask_is_one_rule() -> None:
+    for parameters in ({"c": 0.1}, {"level": "token"}, {"mode": "truncate"}):
+        with pytest.raises(ValueError, match=r"two rules|the rule of delta is about|use mode='mask'"):
+            fspo.objectives.Mismatch(delta=0.1, **parameters)
+    batch = random_batch(0)
+    with pytest.raises(ValueError, match="give batch"):
+        fspo.objectives.Mismatch(delta=0.1).weights(batch.old_logprobs, batch.sampler_logprobs, batch.mask)

@@ -111,7 +111,7 @@ def _run_missing(plan: Plan, store: Store, folder: Path, workers: int, minutes: 
     shutil.rmtree(work, ignore_errors=True)  # left behind by a command that was killed
     executor = LocalExecutor(workers, work.resolve())
     try:
-        run(plan, store, executor, SuiteProgress(console, done, plan.total, workers), until)
+        run(plan, store, executor, SuiteProgress(console.say, done, plan.total, workers), until)
     except CellError as error:
         details = replace_file(folder / "error.txt", f"{error}\n\n{error.trace}")
         raise ValueError(

@@ -20,9 +20,7 @@ from fspo.files import replace_file
 from fspo.pages import charts, document
 from fspo.pages.charts import Dot, Series
 from fspo.pages.document import COLOURS, Plot, Section, Table, grid
-from fspo.text import percent, short
-
-__all__ = ["FigureSection", "figure_sections", "plots", "render", "write"]
+from fspo.text import percent
 
 SIZE: dict[str, Any] = {"width": 540, "height": 340}
 
@@ -69,25 +67,18 @@ class FigureSection(NamedTuple):
 def figure_sections(results: SuiteResults) -> list[FigureSection]:
     """The sections of the page that have a figure."""
 
-    def section(id: str, title: str, lead: str, draw: Callable[[str, list[RunGroup]], Plot | None]) -> FigureSection:
+    def section(
+        id: str, title: str, lead: str, draw: Callable[[SuiteResults, str, list[RunGroup]], Plot | None]
+    ) -> FigureSection:
         """One figure per place."""
-        drawn = [draw(f"{title} – {name}", results.at(place)) for place, name in results.places.items()]
+        drawn = [draw(results, f"{title} – {name}", results.at(place)) for place, name in results.places.items()]
         return FigureSection(id, title, lead, [plot for plot in drawn if plot is not None])
 
-    def over(steps: str, key: str, y_label: str, **options: Any) -> Callable[[str, list[RunGroup]], Plot | None]:
-        return lambda title, groups: _over_steps(results, title, groups, (steps, key), y_label, **options)
-
-    accuracy = over("eval_steps", "eval_accuracy", "accuracy", hold=True, top=1.0, percent_axis=True)
     sections = [
         _summary(results),
-        section("accuracy", "Held-out accuracy", "Means. A run that failed keeps its last accuracy.", accuracy),
-        section("clipping", "Clip rate against length", "Pooled over seeds, with Wilson's intervals.",
-                lambda title, groups: _by_length(results, title, groups)),
-        section("lre", "LRE over training", "How far the worst bin's acceptance lies from the average: 0 is fair.",
-                over("steps", "lre", "LRE", zero=True)),
-        section("cosine", "Cosine over training", "Between the clipped and the true update.",
-                over("cosine_steps", "cosine", "cosine", top=1.0)),
-    ]  # fmt: skip
+        section("accuracy", "Held-out accuracy", "Means. A run that failed keeps its last accuracy.", _accuracy),
+        section("clipping", "Clip rate against length", "Pooled over seeds, with Wilson's intervals.", _by_length),
+    ]
     return [section for section in sections if section.plots]
 
 
@@ -121,24 +112,10 @@ def _dots(results: SuiteResults, title: str, values: dict[str, Estimate | None],
     return Plot(title, charts.dots(title, f"{described}.", rows, x_label, reference=line, width=SIZE["width"]))
 
 
-def _over_steps(
-    results: SuiteResults,
-    title: str,
-    groups: list[RunGroup],
-    columns: tuple[str, str],
-    y_label: str,
-    *,
-    hold: bool = False,
-    zero: bool = False,
-    **options: Any,
-) -> Plot | None:
-    """The curves of methods over training; None where no run has them."""
-    lines = [_line(results, g.method, *curve(g, *columns, hold=hold)) for g in groups]
-    lines = [line for line in lines if line.x]
-    if not lines:
-        return None
-    form = percent if options.get("percent_axis") else short
-    return Plot(title, charts.line(title, _ends(lines, form), lines, "step", y_label, zero=zero, **options, **SIZE))
+def _accuracy(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plot | None:
+    """The curves of methods over training."""
+    lines = [_line(results, g.method, *curve(g, "eval_steps", "eval_accuracy", hold=True)) for g in groups]
+    return _drawn(title, lines, "step", "accuracy", top=1.0, zero=False)
 
 
 def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plot | None:
@@ -147,14 +124,18 @@ def _by_length(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plo
         clipped = results.clipping(group)
         if clipped is not None:
             values = [Estimate(b.clip_rate, *b.clip_interval) for b in clipped.report.bins]
-            line = _line(results, group.method, clipped.middles, values)
-            lines.append(replace(line, dots=True))
+            lines.append(replace(_line(results, group.method, clipped.middles, values), dots=True))
+    return _drawn(title, lines, "length (tokens)", "clip rate")
+
+
+def _drawn(title: str, lines: Sequence[Series], x_label: str, y_label: str, **options: Any) -> Plot | None:
+    """A figure of rates, described to screen readers by the first and the last value of every line."""
+    lines = [line for line in lines if line.x]
     if not lines:
         return None
-    svg = charts.line(
-        title, _ends(lines, percent), lines, "length (tokens)", "clip rate", percent_axis=True, **SIZE
-    )  # fmt: skip
-    return Plot(title, svg)
+    known = [(line.label, [y for y in line.y if y is not None]) for line in lines]
+    ends = "; ".join(f"{label} from {percent(y[0])} to {percent(y[-1])}" for label, y in known if y) + "."
+    return Plot(title, charts.line(title, ends, lines, x_label, y_label, percent_axis=True, **options, **SIZE))
 
 
 def _line(results: SuiteResults, method: str, x: Sequence[float] | range, values: Sequence[Estimate | None]) -> Series:
@@ -181,9 +162,3 @@ def _look(results: SuiteResults, method: str) -> tuple[int, bool]:
         free = set(range(1, COLOURS + 1)) - taken
         looks[name] = own if own in free else min(free, default=own), dashed
     return looks[method]
-
-
-def _ends(lines: Sequence[Series], form: Callable[[float | None], str]) -> str:
-    """The first and the last value of every line, as the description for screen readers."""
-    known = [(line.label, [y for y in line.y if y is not None]) for line in lines]
-    return "; ".join(f"{label} from {form(y[0])} to {form(y[-1])}" for label, y in known if y) + "."

@@ -18,8 +18,6 @@ from fspo import runs
 from fspo.comparisons.plan import Row
 from fspo.runs import rows as run_rows
 
-__all__ = ["CURVES", "outcome"]
-
 SPANS = 40  # most points of a curve
 SPIKE, BEFORE = 3.0, 20  # a gradient norm above 3 times the median of the 20 steps before it is a spike
 CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "norm_clipped", "entropy")

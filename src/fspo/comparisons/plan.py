@@ -20,8 +20,6 @@ from typing import Any, Literal
 from fspo.comparisons.suite import Suite, Values, merge
 from fspo.config import TrainConfig
 
-__all__ = ["SCHEMA_VERSION", "Cell", "Job", "Plan", "Row", "WarmStart", "current", "key_of", "train_config"]
-
 SCHEMA_VERSION = 1
 RENAMED: Mapping[str, str | None] = {}
 """Dotted names of settings that stored rows may have, and what they are called now; None for those that are gone."""

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,17 +27,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fspo import objectives, ratios
 from fspo.comparisons.plan import SCHEMA_VERSION, Cell, Job, Plan, Row, WarmStart, train_config
 from fspo.comparisons.store import Store, differences
 from fspo.comparisons.suite import Values, merge
-
-__all__ = [
-    "CellError", "JobResult", "LocalExecutor", "Pilot", "SuiteProgress", "commit_of_package",
-    "perform", "ranges", "rerun", "run", "run_cell",
-]  # fmt: skip
+from fspo.text import duration
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 
@@ -347,34 +342,24 @@ def _shielded(environment: dict[str, str]) -> Iterator[None]:
 
 
 class SuiteProgress:
-    """Prints one line per job, with the time left."""
+    """Says one line per job, with the time left."""
 
-    def __init__(self, console: Console, done: int, total: int, workers: int) -> None:
-        self.console, self.done, self.total, self.workers = console, done, total, workers
+    def __init__(self, say: Callable[[str], None], done: int, total: int, workers: int) -> None:
+        self.say, self.done, self.total, self.workers = say, done, total, workers
         self._cells, self._seconds = 0, 0.0
 
     def started(self, job: Job) -> None:
         """A warm start may take minutes, and is announced; a cell is shown when it is finished."""
         if isinstance(job, WarmStart):
-            self._print(f"{job}: being made, or taken from the cache")
+            self.say(f"{job}: being made, or taken from the cache")
 
     def finished(self, job: Job, row: Row | None, seconds: float) -> None:
-        """Print the result."""
         if row is None:
-            self._print(f"{job}: ready after {seconds:.1f} s")
+            self.say(f"{job}: ready after {seconds:.1f} s")
             return
         self.done += 1
         self._cells += 1
         self._seconds += seconds
         result = row["error"] if row["status"] == "failed" else f"{row['start']:.1%} to {row['final']:.1%}"
-        self._print(f"{self.done} of {self.total}: {job}: {result} ({seconds:.1f} s), {self._left()}")
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
-
-    def _left(self) -> str:
-        seconds = (self.total - self.done) * self._seconds / self._cells / self.workers
-        hours, minutes = divmod(round(seconds / 60), 60)
-        return (
-            f"{hours} h {minutes} min left" if hours else f"{minutes} min left" if minutes else f"{seconds:.0f} s left"
-        )
+        left = duration((self.total - self.done) * self._seconds / self._cells / self.workers)
+        self.say(f"{self.done} of {self.total}: {job}: {result} ({seconds:.1f} s), {left} left")

@@ -3,7 +3,7 @@
 The runs of a warm start share its luck, so that the units of every interval are warm starts, with all seeds of a start
 taken together; where all runs have one start, they are seeds, and the interval holds for that start alone. Methods are
 compared by pairs of the same task and seed. Means get Student's interval over the means of the units, with Welch's
-degrees of freedom where several tasks are averaged. Other figures (LRE, flatness, clip rate, H) get a bootstrap over
+degrees of freedom where several tasks are averaged. Other figures (LRE, flatness, clip rate) get a bootstrap over
 units (`DRAWS` resamplings with a fixed seed). Its percentile interval is too narrow by sqrt((n - 1) / n) and uses the
 normal quantile where Student's is right, so its levels are moved outwards until a mean of normal values gets Student's
 interval (the expanded percentile interval of Hesterberg, arXiv 1411.5279).
@@ -23,24 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
-from fspo import objectives
 from fspo.comparisons.plan import Row
 from fspo.comparisons.suite import Suite
-from fspo.fairness.bins import cut, quantile_edges
+from fspo.fairness.bins import CONFIDENCE, cut, quantile_edges
 from fspo.fairness.measure import FairnessReport, report_of_bins
-from fspo.fairness.scaling import fit_of_sums
 from fspo.text import slug
-
-__all__ = [
-    "CONFIDENCE", "DRAWS", "Clipping", "Estimate", "Feature", "Lead", "RunGroup", "Sample",
-    "SuiteResults", "clipping", "curve", "estimate", "feature", "feature_names", "flatness_ratio", "gain",
-    "gains", "law", "lead", "mean_flatness", "mean_gain", "mean_lre", "mean_of", "objective_class", "tail",
-    "weaker_end", "weights",
-]  # fmt: skip
 
 Floats = NDArray[np.float64]
 DRAWS = 2000
-CONFIDENCE = 0.95
 BINS = 6  # of length
 
 
@@ -239,25 +229,16 @@ def gains(group: RunGroup) -> list[tuple[float, float, Estimate]]:
     return result
 
 
-class Feature(NamedTuple):
-    """A feature of the held-out answers over the run."""
-
-    steps: list[float]
-    values: list[Estimate]
-    optimum: float | None
-
-
 def feature_names(groups: Sequence[RunGroup]) -> list[str]:
-    """The features that any of the runs has."""
+    """The features of held-out answers that any of the runs has."""
     return sorted({name for group in groups for row in group.rows for name in json.loads(row["features"] or "{}")})
 
 
-def feature(group: RunGroup, name: str) -> Feature | None:
-    """None where no run has it."""
+def feature(group: RunGroup, name: str) -> list[Estimate]:
+    """A feature of the held-out answers over the run; empty where no run has it."""
     empty: Row = {"steps": [], "values": []}
     rows = [row | json.loads(row["features"] or "{}").get(name, empty) for row in group.rows]
-    steps, values = curve(RunGroup(group.task, group.setting, group.method, rows), "steps", "values")
-    return Feature(steps, values, json.loads(group.rows[0]["optimum"] or "{}").get(name)) if steps else None
+    return curve(RunGroup(group.task, group.setting, group.method, rows), "steps", "values")[1]
 
 
 # --- clipping over length ---------------------------------------------------------------------------------------------
@@ -298,7 +279,7 @@ def clipping(group: RunGroup) -> Clipping | None:
     rows = count.sum(0)
     bins = cut(lengths, quantile_edges(lengths, BINS, rows))
     inside = (bins.index[:, None] == np.arange(len(bins))).astype(np.float64)
-    report = report_of_bins(bins, clipped.sum(0), count=rows, confidence=CONFIDENCE)
+    report = report_of_bins(bins, clipped.sum(0), count=rows)
 
     W, size = weights(group.units), len(set(group.units))
     counts, losses = W @ (count @ inside), W @ (clipped @ inside)
@@ -321,24 +302,20 @@ def clipping(group: RunGroup) -> Clipping | None:
 
 def mean_lre(clippings: Sequence[Clipping]) -> Estimate:
     """Mean over tasks."""
-    moves = np.mean([c.reweighting_moves for c in clippings], 0)
-    return _moved(float(np.mean([c.report.lre for c in clippings])), moves, [c.size for c in clippings], CONFIDENCE)
+    return _moved(clippings, [c.report.lre for c in clippings], [c.reweighting_moves for c in clippings], CONFIDENCE)
 
 
 def mean_flatness(clippings: Sequence[Clipping], confidence: float = CONFIDENCE) -> Estimate:
     """Mean over tasks."""
-    moves = np.mean([c.rate_moves for c in clippings], 0)
-    return _moved(
-        float(np.mean([c.report.flatness for c in clippings])), moves, [c.size for c in clippings], confidence
-    )
+    return _moved(clippings, [c.report.flatness for c in clippings], [c.rate_moves for c in clippings], confidence)
 
 
-def _moved(value: float, moves: Floats, sizes: Sequence[int], confidence: float) -> Estimate:
-    """A non-negative value ± the quantile of its moves."""
-    share = tail(sizes, confidence)
+def _moved(clippings: Sequence[Clipping], values: list[float], moves: list[Floats], confidence: float) -> Estimate:
+    """The mean of non-negative values ± the quantile of its moves."""
+    value, share = float(np.mean(values)), tail([c.size for c in clippings], confidence)
     if share is None:
         return Estimate(value)
-    q = float(np.quantile(moves, 1 - 2 * share))
+    q = float(np.quantile(np.mean(moves, 0), 1 - 2 * share))
     return Estimate(value, max(0.0, value - q), value + q)
 
 
@@ -357,24 +334,6 @@ def flatness_ratio(ours: Sequence[Clipping], reference: Sequence[Clipping]) -> E
     return Estimate(top.value / below.value, top.low / below.high, top.high / below.low if below.low else float("inf"))
 
 
-def law(group: RunGroup) -> tuple[Estimate, Estimate, Estimate] | None:
-    """mu, sigma and H of S = mu L + sigma L^H Z, fitted to the sums of all runs.
-
-    None where it cannot be fitted: too few responses, one length, or nothing off-policy.
-    """
-    lengths, (count, total, square) = _sums(group, "all_count", "total", "square")
-    if not count.sum():
-        return None
-    W = np.concatenate([np.ones((1, len(group.rows))), weights(group.units)])  # the first row is all runs as they are
-    try:
-        H, mu, variance, centre = fit_of_sums(lengths, W @ count, W @ total, W @ square)
-    except ValueError:
-        return None
-    sigma = np.sqrt(variance) * np.exp(-H * centre)
-    fitted = [estimate(float(v[0]), v[1:], [len(set(group.units))]) for v in (mu, sigma, H)]
-    return fitted[0], fitted[1], fitted[2]
-
-
 def _sums(group: RunGroup, *keys: str) -> tuple[Floats, list[Floats]]:
     """The lengths of all runs, and (runs, lengths) of each column."""
     lengths = np.unique(np.concatenate([np.asarray(row["lengths"] or [], np.float64) for row in group.rows]))
@@ -384,13 +343,6 @@ def _sums(group: RunGroup, *keys: str) -> tuple[Floats, list[Floats]]:
         for column, key in zip(columns, keys, strict=True):
             column[k, at] = np.asarray(row[key] or [], np.float64)
     return lengths, columns
-
-
-def objective_class(name: str) -> type[objectives.Objective]:
-    """The class of an objective that a results file names. The file is data: `module:Class` is not imported for it."""
-    if not objectives.known(name):
-        raise ValueError(f"the results name the objective {name!r}, which this suite does not have: remove these rows")
-    return objectives.get_class(name)
 
 
 # --- a whole suite ----------------------------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ from fspo.comparisons.outcome import CURVES
 from fspo.comparisons.plan import Row, current, key_of
 from fspo.files import replacing
 
-__all__ = ["SCHEMA", "Store", "differences", "read"]
-
 _FLOATS, _DOUBLES, _INTEGERS = pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.int32())
 _GAIN = pa.struct([
     ("low", pa.float64()), ("high", pa.float64()), ("count", pa.int32()), ("start", pa.float64()),

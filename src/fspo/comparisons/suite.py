@@ -14,8 +14,6 @@ from pydantic import Field, model_validator
 from fspo.config import parse
 from fspo.settings import Settings, hint
 
-__all__ = ["Method", "Suite", "Trial", "Tuning", "Values", "load", "merge", "names"]
-
 Values = dict[str, Any]
 """A table of settings, as YAML or JSON holds it."""
 

@@ -1,4 +1,4 @@
-"""The tables of a comparison: across tasks, across settings, and for every task."""
+"""The tables of a comparison: across tasks, and for every task."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fspo import objectives
 from fspo.comparisons.plan import NO_TRIAL, Row
 from fspo.comparisons.statistics import (
     Estimate,
@@ -18,18 +19,14 @@ from fspo.comparisons.statistics import (
     flatness_ratio,
     gain,
     gains,
-    law,
     lead,
     mean_flatness,
     mean_gain,
     mean_lre,
-    objective_class,
 )
 from fspo.comparisons.suite import Suite
 from fspo.pages.document import Table
 from fspo.text import short, visible
-
-__all__ = ["details", "notes", "overview", "pairs", "text"]
 
 NONE = "–"
 # Units for a bootstrap interval of 95 %: the true mean lies between the smallest and the largest of n values, and so
@@ -41,7 +38,7 @@ ENDPOINT_NAMES = {"gain": "normalised gain, %", "weaker end": "smaller normalise
 def text(rows: list[Row], suite: Suite) -> str:
     """All tables as Markdown."""
     results = SuiteResults(rows, suite)
-    parts = [f"## {suite.title}", *notes(results), *(t.markdown() for t in [*overview(results), *details(results)])]
+    parts = [f"## {suite.title}", *notes(results), *(t.markdown() for t in overview(results) + details(results))]
     return visible("\n\n".join(parts) + "\n")
 
 
@@ -64,7 +61,7 @@ def notes(results: SuiteResults) -> list[str]:
     )
     if 1 < min(len(set(group.units)) for group in results.groups) < ENOUGH:
         sentences.append(
-            f"With fewer than {ENOUGH} {over} a bootstrap (LRE, flatness, clip rate, H) covers less than 95 %."
+            f"With fewer than {ENOUGH} {over} a bootstrap (LRE, flatness, clip rate) covers less than 95 %."
         )
     failed = sum(row["status"] == "failed" for row in results.rows)
     if failed:
@@ -81,16 +78,10 @@ def notes(results: SuiteResults) -> list[str]:
     return sentences
 
 
-def overview(results: SuiteResults) -> list[Table]:
-    """All tasks together, by method and by setting."""
-    return _across(results) + (_by_setting(results) if len(results.settings) > 1 else [])
-
-
 def details(results: SuiteResults) -> list[Table]:
-    """Each task and setting, who gains, features, the law of S, and directions."""
+    """Each task and setting: outcomes, gains by difficulty, features."""
     tables = [_place(results, place) for place in results.places]
     tables += [make(name, results.at(place)) for make in (_gains, _features) for place, name in results.places.items()]
-    tables += [_laws(results), _directions(results)]
     return [table for table in tables if table.rows]
 
 
@@ -112,8 +103,8 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
     return Table(f"{one} and {other}", head, rows)
 
 
-def _across(results: SuiteResults) -> list[Table]:
-    """One table per setting and per kind of tasks: the reference against every other method."""
+def overview(results: SuiteResults) -> list[Table]:
+    """All tasks together, one table per setting and per kind of tasks: the reference against every other method."""
     reference, endpoint, tables = results.suite.reference, results.suite.endpoint, []
     for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
         ours = results.of(reference, setting, part)
@@ -140,23 +131,6 @@ def _across(results: SuiteResults) -> list[Table]:
         head = ["method", ENDPOINT_NAMES[endpoint], f"{reference} ahead by, points", f"pairs won by {reference}",
                 "collapsed", "LRE", "flatness, points", f"flatness / {reference}'s"]  # fmt: skip
         tables.append(Table(f"Across {tasks}{where}", head, rows))
-    return tables
-
-
-def _by_setting(results: SuiteResults) -> list[Table]:
-    """Final accuracy of every task by setting."""
-    tables = []
-    for task in results.tasks:
-        rows = []
-        for method in results.methods:
-            cells = []
-            for setting in results.settings:
-                groups = results.of(method, setting, [task])
-                collapsed = sum(group.collapsed for group in groups)
-                value = groups[0].mean("final") if groups else None
-                cells.append(percent(value) + f", {collapsed} collapsed" * bool(collapsed))
-            rows.append([method, *cells])
-        tables.append(Table(f"{task}: final accuracy by setting, %", ["method", *results.settings], rows))
     return tables
 
 
@@ -196,46 +170,23 @@ def _gains(place: str, groups: list[RunGroup]) -> Table:
 def _features(place: str, groups: list[RunGroup]) -> Table:
     rows = []
     for name, group in itertools.product(feature_names(groups), groups):
-        curve = feature(group, name)
-        if curve is not None:
-            optimum = NONE if curve.optimum is None else f"{100 * curve.optimum:.1f}"
-            rows.append([f"{name}: {group.method}", percent(curve.values[0]), percent(curve.values[-1]), optimum])
+        if values := feature(group, name):
+            optimum = json.loads(group.rows[0]["optimum"] or "{}").get(name)
+            best = NONE if optimum is None else percent(Estimate(optimum))
+            rows.append([f"{name}: {group.method}", percent(values[0]), percent(values[-1]), best])
     head = ["feature: method", "start, %", "end, %", "optimum, %"]
     return Table(f"Features of held-out answers – {place}", head, rows)
-
-
-def _laws(results: SuiteResults) -> Table:
-    rows = []
-    for group in results.groups:
-        fitted = law(group)
-        if fitted is not None:
-            rows.append([f"{results.places[group.task, group.setting]}: {group.method}", *map(number, fitted)])
-    return Table("S = mu L + sigma L^H Z, over all off-policy responses", ["method", "mu", "sigma", "H"], rows)
-
-
-def _directions(results: SuiteResults) -> Table:
-    """The measured cosine, and how often its bounds are not vacuous, over all tasks of a setting."""
-    rows = []
-    for setting, method in itertools.product(results.settings, results.methods):
-        runs = [row for group in results.of(method, setting) for row in group.rows]
-        measured = [c for row in runs for c in row["cosine"]]
-        if measured:
-            shares = [
-                percent(Estimate(sum(b > -1 for row in runs for b in row[key]) / len(measured)))
-                for key in ("cosine_bound", "cosine_bound_full")
-            ]
-            where = f"{setting}: " * (len(results.suite.settings) > 1)
-            rows.append([f"{where}{method}", f"{len(measured)}", short(sum(measured) / len(measured)), *shares])
-    head = ["method", "measurements", "mean cosine", "non-vacuous bounds, %",
-            "non-vacuous bounds with correlation inside bins, %"]  # fmt: skip
-    return Table("Cosine between the clipped and the true update", head, rows)
 
 
 def _parameters(group: RunGroup, suite: Suite) -> str:
     """The parameters that differ from their defaults, those that the trial sets, and the trial's learning rate."""
     row = group.rows[0]
     values = json.loads(row["objective"])
-    fields = objective_class(values["name"]).model_fields
+    if not objectives.known(values["name"]):  # the file is data: `module:Class` is not imported for it
+        raise ValueError(
+            f"the results name the objective {values['name']!r}, which this suite does not have: remove these rows"
+        )
+    fields = objectives.get_class(values["name"]).model_fields
     tried, lr = ({}, 1.0) if row["trial"] == NO_TRIAL else suite.trials(group.setting, group.method)[row["trial"]]
     own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or k in tried)}
     own |= {"lr": f"{lr:g} x"} if len(suite.tuning.lr_factors) > 1 else {}

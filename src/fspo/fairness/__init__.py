@@ -14,16 +14,6 @@ from fspo.fairness.measure import Bin, FairnessReport, measure, wilson
 from fspo.fairness.scaling import ScalingLaw, scaling_law
 
 __all__ = [
-    "Bin",
-    "Calibration",
-    "FairnessReport",
-    "PartitionBands",
-    "ScalingLaw",
-    "calibrate",
-    "cosine_bound",
-    "measure",
-    "measure_cosine",
-    "partition_bands",
-    "scaling_law",
-    "wilson",
-]
+    "Bin", "Calibration", "FairnessReport", "PartitionBands", "ScalingLaw", "calibrate", "cosine_bound", "measure",
+    "measure_cosine", "partition_bands", "scaling_law", "wilson",
+]  # fmt: skip

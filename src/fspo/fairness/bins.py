@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[Any]
 Column = NDArray[np.float64]
 Interval = tuple[float, float]
+
+CONFIDENCE = 0.95
+"""Of every interval in this package."""
+
+Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 FEW_VALUES = 20
 """A numeric attribute with at most this many distinct values is a category, not a scale."""

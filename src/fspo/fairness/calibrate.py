@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -42,39 +41,18 @@ class PartitionBands:
 
 
 def calibrate(
-    log_ratio: ArrayLike,
-    lengths: ArrayLike,
-    clip_rate: float = 0.1,
-    *,
-    drift: Literal["kl", "zero"] | float = "kl",
-    method: Literal["quantile", "gaussian"] = "quantile",
+    log_ratio: ArrayLike, lengths: ArrayLike, clip_rate: float = 0.1, *, drift: Literal["kl", "zero"] | float = "kl"
 ) -> Calibration:
     """The band that leaves `clip_rate` of the responses outside, half of it on each side.
 
-    mu and sigma are those of `fspo.ratios`. The method `quantile` takes the half-widths from the quantiles of
-    z = (S - mu L) / sqrt(L), whatever its shape; `gaussian` takes c = sigma Phi^-1(1 - clip_rate / 2), which needs
-    fewer responses.
+    mu and sigma are those of `fspo.ratios`, the half-widths quantiles of z = (S - mu L) / sqrt(L).
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
     if not 0 < clip_rate < 1:
         raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
-    if drift == "kl":
-        mu = ratios.drift(S, L)
-    elif drift == "zero":
-        mu = 0.0
-    elif isinstance(drift, int | float):
-        mu = float(drift)
-    else:
-        raise ValueError(f"drift = {drift!r} must be 'kl', 'zero' or a number")
-    sigma = ratios.scale(S, L, mu)
-    if method == "gaussian":
-        c_low = c_high = sigma * NormalDist().inv_cdf(1 - clip_rate / 2)
-    elif method == "quantile":
-        low, high = np.quantile((S - mu * L) / np.sqrt(L), [clip_rate / 2, 1 - clip_rate / 2])
-        c_low, c_high = max(0.0, -float(low)), max(0.0, float(high))
-    else:
-        raise ValueError(f"method = {method!r} must be 'quantile' or 'gaussian'")
-    return Calibration(mu, sigma, c_low, c_high, clip_rate, len(S))
+    mu = ratios.drift(S, L) if drift == "kl" else 0.0 if drift == "zero" else float(drift)
+    low, high = np.quantile((S - mu * L) / np.sqrt(L), [clip_rate / 2, 1 - clip_rate / 2])
+    return Calibration(mu, ratios.scale(S, L, mu), max(0.0, -float(low)), max(0.0, float(high)), clip_rate, len(S))
 
 
 def partition_bands(log_ratio: ArrayLike, lengths: ArrayLike, partition: Any, clip_rate: float = 0.1) -> PartitionBands:

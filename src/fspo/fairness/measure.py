@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.bins import Array, Bins, Interval, column, cut, partition, positive
+from fspo.fairness.bins import CONFIDENCE, Array, Bins, Interval, Z, column, cut, partition, positive
 
 FEW = 30  # a bin with fewer responses gets no rate
 FAIR = 0.05  # an LRE of at most this is called fair
@@ -56,12 +55,10 @@ class FairnessReport:
     flatness: float
     clip_rate: float  # overall
     clip_interval: Interval  # Wilson's, of the overall clip rate
-    confidence: float
 
     def __str__(self) -> str:
         width = max(len(self.attribute), *(len(b.label) for b in self.bins))
-        percent = round(100 * self.confidence)
-        lines = [f"{self.attribute:>{width}}  {'count':>9}  {'clip rate':>9}  {f'{percent} % interval':>15}  {'r':>6}"]
+        lines = [f"{self.attribute:>{width}}  {'count':>9}  {'clip rate':>9}  {'95 % interval':>15}  {'r':>6}"]
         for b in self.bins:
             low, high = b.clip_interval
             interval = f"{low:.4f}–{high:.4f}"
@@ -76,12 +73,11 @@ class FairnessReport:
         return "\n".join(lines)
 
 
-def wilson(accepted: float, n: float, confidence: float = 0.95) -> Interval:
+def wilson(accepted: float, n: float) -> Interval:
     """Wilson's interval for a rate of `accepted` out of `n`."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     rate = accepted / n
-    centre, spread = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
+    centre, spread = rate + Z * Z / (2 * n), Z * math.sqrt(rate * (1 - rate) / n + Z * Z / (4 * n * n))
+    scale = 1 + Z * Z / n
     return max(0.0, float((centre - spread) / scale)), min(1.0, float((centre + spread) / scale))
 
 
@@ -92,9 +88,7 @@ def measure(
     *,
     by: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    confidence: float = 0.95,
     attribute: str | None = None,
-    seed: int = 0,
 ) -> FairnessReport:
     """Acceptance by bin, with intervals.
 
@@ -114,7 +108,7 @@ def measure(
         raise ValueError("weights must not be negative, nor all zero")
     cells = cut(positive(lengths, "lengths", len(a)), bins) if by is None else partition(by, bins, len(a))
     name = attribute or ("length" if by is None else "attribute")
-    return report_of_bins(cells, 1 - a, weights=w, confidence=confidence, attribute=name, seed=seed, draws=4000)
+    return report_of_bins(cells, 1 - a, weights=w, attribute=name, draws=4000)
 
 
 def report_of_bins(
@@ -123,9 +117,7 @@ def report_of_bins(
     *,
     count: Array | None = None,
     weights: Array | None = None,
-    confidence: float = 0.95,
     attribute: str = "length",
-    seed: int = 0,
     draws: int = 1000,
 ) -> FairnessReport:
     """The report of responses that are already in bins.
@@ -147,16 +139,16 @@ def report_of_bins(
     overall = 1 - float(lost.sum() / weight.sum())
     r = rate / overall if overall else np.ones(len(bins))
 
-    drawn = np.random.default_rng(seed).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
+    drawn = np.random.default_rng(0).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
     moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
-    lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, confidence))
+    lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, CONFIDENCE))
     table = [
         Bin(bins.labels[k], *bins.ranges[k], int(rows[k]), float(share[k]), float(rate[k]),
-            wilson(rate[k] * effective[k], effective[k], confidence), float(r[k]))
+            wilson(rate[k] * effective[k], effective[k]), float(r[k]))
         for k in range(len(bins))
     ]  # fmt: skip
     total = float(weight.sum() ** 2 / squares.sum())
-    low, high = wilson(overall * total, total, confidence)
+    low, high = wilson(overall * total, total)
     return FairnessReport(
         attribute=attribute,
         bins=table,
@@ -166,5 +158,4 @@ def report_of_bins(
         flatness=float(rate.max() - rate.min()),
         clip_rate=1 - overall,
         clip_interval=(1 - high, 1 - low),
-        confidence=confidence,
     )

@@ -8,13 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fspo import ratios
-from fspo.fairness.bins import Array, Interval, quantile_edges
+from fspo.fairness.bins import CONFIDENCE, Array, Interval, Z, quantile_edges
 from fspo.fairness.scaling import ScalingLaw, scaling_law
 
 FAR = 7.0  # an outlier is beyond so many times the 80 % quantile of its side: about 6 deviations of a Gaussian
@@ -62,9 +61,7 @@ def outlier_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
     return outliers if outliers.sum() <= max(2, MOST_OUTLIERS * len(S)) else np.zeros(len(S), bool)
 
 
-def band_exponent(
-    log_ratio: Array, lengths: Array, sign: Array, clip_rate: float, confidence: float = 0.95
-) -> BandExponent:
+def band_exponent(log_ratio: Array, lengths: Array, sign: Array, clip_rate: float) -> BandExponent:
     """H from what a band at this rate clips, with an interval that holds for any distribution of z.
 
     The rows are without outliers. At the right H being clipped does not depend on the length, so that the covariance
@@ -100,7 +97,7 @@ def band_exponent(
 
     value = _root(covariance, 0.0)
     drift = (covariance(value, error) - covariance(value, -error)) / 2
-    margin = float(-stdtrit(max(1, len(rows) - 1), (1 - confidence) / 2)) * float(np.hypot(np.sqrt(chance), drift))
+    margin = float(-stdtrit(max(1, len(rows) - 1), (1 - CONFIDENCE) / 2)) * float(np.hypot(np.sqrt(chance), drift))
     low, high = _root(covariance, margin), _root(covariance, -margin)
     return BandExponent(value, (min(low, value), max(high, value)))
 
@@ -114,26 +111,24 @@ def heavy_tails(log_ratio: Array, lengths: Array, law: ScalingLaw) -> bool:
     return bool((u**4).mean() / (u**2).mean() ** 2 - 3 > max(HEAVY, chance))
 
 
-def middle_law(log_ratio: Array, lengths: Array, mu: float, confidence: float = 0.95) -> tuple[Interval, BandExponent]:
+def middle_law(log_ratio: Array, lengths: Array, mu: float) -> tuple[Interval, BandExponent]:
     """sigma and H of the middle half of the rows, which rows far out do not move.
 
     H is that of the quartiles, and sigma that of a Gaussian with these quartiles.
     """
-    fitted = band_exponent(log_ratio, lengths, np.zeros(len(log_ratio)), 0.5, confidence)
+    fitted = band_exponent(log_ratio, lengths, np.zeros(len(log_ratio)), 0.5)
 
     def log_scale(H: float) -> float:
         low, high = np.quantile((log_ratio - mu * lengths) / lengths**H, [0.25, 0.75])
         return float(np.log(max((high - low) / QUARTILES, 1e-300)))
 
     middle = log_scale(fitted.value)
-    error = 1.17 * NormalDist().inv_cdf(0.5 + confidence / 2) / float(np.sqrt(len(log_ratio)))  # of a Gaussian
+    error = 1.17 * Z / float(np.sqrt(len(log_ratio)))  # of a Gaussian
     low, high = (float(np.hypot(error, log_scale(H) - middle)) for H in reversed(fitted.interval))
     return (float(np.exp(middle - low)), float(np.exp(middle + high))), fitted
 
 
-def robust_law(
-    law: ScalingLaw, log_ratio: Array, lengths: Array, outliers: Array, confidence: float = 0.95
-) -> ScalingLaw:
+def robust_law(law: ScalingLaw, log_ratio: Array, lengths: Array, outliers: Array) -> ScalingLaw:
     """The law of the inliers; where tails are heavy, with intervals that hold several answers.
 
     `law` is that of all rows. Rows far out may be errors, jumps or a heavy tail, and the data do not say which: the
@@ -142,15 +137,15 @@ def robust_law(
     if not outliers.any() and not heavy_tails(log_ratio, lengths, law):
         return law
     S, L = log_ratio[~outliers], lengths[~outliers]
-    inlier_law = scaling_law(S, L, confidence=confidence) if outliers.any() else law
-    scale, middle = middle_law(S, L, inlier_law.mu, confidence)
-    clipped = band_exponent(S, L, np.zeros(len(S)), USUAL_RATE, confidence)
+    inlier_law = scaling_law(S, L) if outliers.any() else law
+    scale, middle = middle_law(S, L, inlier_law.mu)
+    clipped = band_exponent(S, L, np.zeros(len(S)), USUAL_RATE)
     for exponent in (middle.interval, clipped.interval, law.interval):
         inlier_law = inlier_law.reaching(law.mu_interval, law.scale_interval, exponent)
     return inlier_law.reaching(law.mu_interval, scale, law.interval)
 
 
-def fresh_rate_interval(clip_rate: float, count: int, confidence: float = 0.95) -> Interval:
+def fresh_rate_interval(clip_rate: float, count: int) -> Interval:
     """The clip rate on fresh rows of a band whose ends are order statistics of `count` rows.
 
     The share of fresh rows beyond the k-th outermost of n rows has the distribution Beta(k, n + 1 - k), whatever that
@@ -159,18 +154,18 @@ def fresh_rate_interval(clip_rate: float, count: int, confidence: float = 0.95) 
     k = min(max(2.0, clip_rate * (count + 1)), count + 0.5)
     from scipy.special import betaincinv
 
-    low, high = (float(betaincinv(k, count + 1 - k, (1 + side * confidence) / 2)) for side in (-1, 1))
+    low, high = (float(betaincinv(k, count + 1 - k, (1 + side * CONFIDENCE) / 2)) for side in (-1, 1))
     return low, high
 
 
-def rows_needed(clip_rate: float, confidence: float = 0.95) -> int:
+def rows_needed(clip_rate: float) -> int:
     """The least number of rows whose band will clip at most twice the wanted share, and leave at least half unclipped.
 
     With fewer rows the upper end of `fresh_rate_interval` is more than `min(clip_rate, 1 - clip_rate)` above the rate.
     """
 
     def useful(count: int) -> bool:
-        return fresh_rate_interval(clip_rate, count, confidence)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
+        return fresh_rate_interval(clip_rate, count)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
 
     counts = range(2, 1 << 30)
     return counts[bisect_left(counts, True, key=useful)]

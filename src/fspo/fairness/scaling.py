@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.fairness.bins import Column, Interval, log_ratio_and_length
+from fspo.fairness.bins import CONFIDENCE, Column, Interval, Z, log_ratio_and_length
 
 DRAWS = 999  # of a bootstrap of few rows
 WIDER = 1.15  # such a bootstrap of skewed rows falls short by this factor, measured with benchmarks/simulate.py
@@ -41,7 +40,7 @@ class ScalingLaw:
         return replace(self, mu_interval=mu, scale_interval=scale, interval=exponent)
 
 
-def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike, *, confidence: float = 0.95) -> ScalingLaw:
+def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike) -> ScalingLaw:
     """Fit of mu, sigma and H by Gaussian pseudo-likelihood.
 
     Its estimating equations, sum u^2 - 1 = 0 and sum (u^2 - 1) log L = 0 with u = (S - mu L) / (sigma L^H), hold for
@@ -49,42 +48,35 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike, *, confidence: float =
     Gaussian.
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
-    return scaling_law_of_sums(L, np.ones_like(S), S, S * S, sample=(S, L), confidence=confidence)
+    return scaling_law_of_sums(L, np.ones_like(S), S, S * S, sample=(S, L))
 
 
 def scaling_law_of_sums(
-    lengths: Column,
-    count: Column,
-    total: Column,
-    square: Column,
-    *,
-    sample: tuple[Column, Column],
-    confidence: float = 0.95,
+    lengths: Column, count: Column, total: Column, square: Column, *, sample: tuple[Column, Column]
 ) -> ScalingLaw:
     """The same fit from the number of responses, the sum of S and the sum of S^2 at each length.
 
     The equations need no more than these sums. The intervals need fourth moments as well, which come from `sample`:
     S and L of some or all of the responses.
     """
-    H, mu, variance, centre = (float(v) for v in fit_of_sums(lengths, count, total, square))
+    H, mu, variance, centre = _fit(lengths, count, total, square)
     n = float(count.sum())
     scale = math.sqrt(variance) * math.exp(-H * centre)
     if n <= SMALL and n == len(sample[0]):
-        return _small(*sample, H, mu, scale, confidence)
+        return _small(*sample, H, mu, scale)
     h_error, scale_error, mu_error = _errors(*sample, centre, mu, H, variance) / math.sqrt(n)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     return ScalingLaw(
         exponent=H,
-        interval=(H - z * h_error, H + z * h_error),
+        interval=(H - Z * h_error, H + Z * h_error),
         scale=scale,
         mu=mu,
-        mu_interval=(mu - z * mu_error, mu + z * mu_error),
-        scale_interval=(scale * math.exp(-z * scale_error), scale * math.exp(z * scale_error)),
+        mu_interval=(mu - Z * mu_error, mu + Z * mu_error),
+        scale_interval=(scale * math.exp(-Z * scale_error), scale * math.exp(Z * scale_error)),
         count=int(n),
     )
 
 
-def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: float) -> ScalingLaw:
+def _small(S: Column, L: Column, H: float, mu: float, scale: float) -> ScalingLaw:
     """Intervals of few rows, which sandwich errors make too short.
 
     H: all values at which u^2 has no more covariance with log L than a random permutation gives, which holds for any
@@ -95,7 +87,7 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
     from scipy.special import stdtrit
 
     n, x = len(S), np.log(L) - np.log(L).mean()
-    t = float(-stdtrit(n - 2, (1 - confidence) / 2))
+    t = float(-stdtrit(n - 2, (1 - CONFIDENCE) / 2))
 
     def squares(h: float) -> Column:
         """u^2 at this H, with mu fitted to it and the leverage of each row corrected, relative to their mean."""
@@ -113,8 +105,8 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
     lever = np.minimum(weight * L / (weight @ L), 0.9)
     mu_error = math.sqrt(float(((weight * (S - mu * L) / (1 - lever)) ** 2).sum())) / float(weight @ L)
     rows = 1 / float(lever @ lever)  # mu rests on the longest rows: as many as this count
-    mu_error *= float(-stdtrit(max(1.0, rows - 1), (1 - confidence) / 2))
-    low, high = _resampled_drift(S, L, weight, confidence)
+    mu_error *= float(-stdtrit(max(1.0, rows - 1), (1 - CONFIDENCE) / 2))
+    low, high = _resampled_drift(S, L, weight)
     u2, centre = squares(H), float(np.log(L).mean())
     spread = float(np.sqrt(((u2 - 1) ** 2).sum() / (n - 1) / n)) / 2 * t
     spread = max(spread, t / math.sqrt(2 * n))  # a sample with light tails by chance is no proof of light tails
@@ -130,7 +122,7 @@ def _small(S: Column, L: Column, H: float, mu: float, scale: float, confidence: 
     )
 
 
-def _resampled_drift(S: Column, L: Column, weight: Column, confidence: float) -> Interval:
+def _resampled_drift(S: Column, L: Column, weight: Column) -> Interval:
     """Bootstrap-t interval of mu = sum w S / sum w L over rows."""
     n = len(S)
     draws = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), DRAWS).astype(np.float64)
@@ -140,7 +132,7 @@ def _resampled_drift(S: Column, L: Column, weight: Column, confidence: float) ->
     mu = total / length
     error = np.sqrt(np.maximum(ss - 2 * mu * sl + mu * mu * ll, 1e-300)) / length
     t = (mu[1:] - mu[0]) / error[1:]
-    low, high = np.quantile(t, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(t, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(mu[0] - WIDER * high * error[0]), float(mu[0] - WIDER * low * error[0])
 
 
@@ -158,34 +150,31 @@ def _end(excess: Callable[[float], float], H: float, side: int, t: float) -> flo
     return float(brentq(lambda h: -side * excess(h) - t, *sorted((inner, outer)), xtol=1e-5))
 
 
-def fit_of_sums(lengths: Column, count: Column, total: Column, square: Column) -> tuple[Column, Column, Column, Column]:
-    """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals.
-
-    The sums may have leading axes, such as (draws, lengths): each draw is fitted on its own, all in one computation.
-    """
-    n = count.sum(-1)
-    if n.min() < 10:
-        raise ValueError(f"a scaling law needs at least 10 responses, not {n.min():g}")
-    x = np.log(lengths)
-    centre = count @ x / n
-    x = x - centre[..., None]  # so that sigma and H are nearly independent
+def _fit(lengths: Column, count: Column, total: Column, square: Column) -> tuple[float, float, float, float]:
+    """H, mu, the variance at the centre and the centre of log L: the fit alone, without intervals."""
+    n = float(count.sum())
+    if n < 10:
+        raise ValueError(f"a scaling law needs at least 10 responses, not {n:g}")
     if lengths.max() - lengths.min() < 1e-9:
         raise ValueError(f"all responses have the length {lengths[0]:g}: an exponent needs different lengths")
-    H, mu, variance = np.full(n.shape, 0.5), np.zeros(n.shape), np.zeros(n.shape)
+    x = np.log(lengths)
+    centre = float(count @ x) / n
+    x = x - centre  # so that sigma and H are nearly independent
+    H, mu, variance = 0.5, 0.0, 0.0
     for _ in range(100):
-        spread = np.exp(-2 * H[..., None] * x)
-        mu = (total * spread @ lengths) / (count * spread @ lengths**2)
-        drift = mu[..., None] * lengths
+        spread = np.exp(-2 * H * x)
+        mu = float((total * spread @ lengths) / (count * spread @ lengths**2))
+        drift = mu * lengths
         u2 = np.maximum(square - 2 * drift * total + count * drift**2, 0.0) * spread
-        variance = u2.sum(-1) / n
-        if np.any(variance <= ROUNDING * (square * spread).sum(-1) / n):
+        variance = float(u2.sum()) / n
+        if variance <= ROUNDING * float((square * spread).sum()) / n:
             raise ValueError("S is exactly mu L everywhere (the data is on-policy): there is no spread to fit")
-        u2 = u2 / variance[..., None]
+        u2 = u2 / variance
         # Newton's step of the profiled equation in H, held short of overshooting.
-        weighted = (u2 * x).sum(-1) / n
-        step = weighted / (2 * np.maximum((u2 * x * x).sum(-1) / n - weighted**2, 1e-12))
-        H = H + np.clip(step, -0.25, 0.25)
-        if np.abs(step).max() < 1e-10:
+        weighted = float((u2 * x).sum()) / n
+        step = weighted / (2 * max(float((u2 * x * x).sum()) / n - weighted**2, 1e-12))
+        H += max(-0.25, min(0.25, step))
+        if abs(step) < 1e-10:
             break
     return H, mu, variance, centre
 

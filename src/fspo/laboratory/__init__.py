@@ -7,7 +7,7 @@
 >>> [round(float(theta), 2) for theta in (found[0], problem.optimum()[0])]
 [-0.21, -0.21]
 
-Needs numpy and scipy only; rules are objectives, or anything that answers what `Rule` asks.
+Needs numpy and scipy only; a rule is any objective that clips whole responses.
 """
 
 from fspo.laboratory.problem import Kind, Outcomes, Problem, conflict, near
@@ -15,31 +15,14 @@ from fspo.laboratory.rollout import (
     Losses,
     Regime,
     RolloutResult,
-    Rule,
-    Sums,
     at_clip_rate,
     effective_weights,
     fixed_point,
     losses,
     run,
-    trajectory,
 )
 
 __all__ = [
-    "Kind",
-    "Losses",
-    "Outcomes",
-    "Problem",
-    "Regime",
-    "RolloutResult",
-    "Rule",
-    "Sums",
-    "at_clip_rate",
-    "conflict",
-    "effective_weights",
-    "fixed_point",
-    "losses",
-    "near",
-    "run",
-    "trajectory",
-]
+    "Kind", "Losses", "Outcomes", "Problem", "Regime", "RolloutResult", "at_clip_rate", "conflict",
+    "effective_weights", "fixed_point", "losses", "near", "run",
+]  # fmt: skip

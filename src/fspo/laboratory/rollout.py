@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, root
@@ -25,36 +25,10 @@ from scipy.special import log_expit, ndtr
 
 from fspo import ratios
 from fspo.laboratory.problem import Floats, Outcomes, Problem
+from fspo.objectives import Objective, Totals
 
 DIFFERENCE = 1e-3  # of theta, for derivatives
 NARROWEST = 1e-8  # factor of a band, where a wanted clip rate is looked for
-
-
-class Rule(Protocol):
-    """What the laboratory asks of an objective of whole responses; every registered one that has both answers it."""
-
-    @property
-    def exponent_cap(self) -> float: ...
-
-    def weighting(self, lengths: Any) -> Any:
-        """Scale and gain at each of `lengths`."""
-
-    def band(self, lengths: Any, totals: Any) -> Any:
-        """Centre, width below, width above and dual width on S; `totals` are `Sums`."""
-
-    def scaled(self, k: float) -> Any:
-        """Itself with a band k times as wide."""
-
-
-class Sums(NamedTuple):
-    """Expected sums over the responses of an update, as an objective takes its drift from a batch."""
-
-    tokens: float
-    log_ratio: float
-
-    @property
-    def drift(self) -> float:
-        return self.log_ratio / self.tokens
 
 
 @dataclass(frozen=True)
@@ -89,7 +63,7 @@ class RolloutResult:
     clip_rate: float  # of all prompts
 
 
-def run(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> RolloutResult:
+def run(problem: Problem, rule: Objective, theta: Floats, regime: Regime) -> RolloutResult:
     """Sample from theta and make all updates of a rollout, with exact expectations."""
     found = problem.outcomes(theta)
     advantage = _advantages(problem, found, regime.deviation)
@@ -121,15 +95,7 @@ def log_ratio(problem: Problem, outcomes: Outcomes, theta: Floats, old: Floats) 
     return np.asarray(k * ones[kind] + (problem.lengths[kind] - k) * zeros[kind])
 
 
-def trajectory(problem: Problem, rule: Rule, theta: Floats, regime: Regime, rollouts: int) -> Floats:
-    """(rollouts + 1, parameters): theta before each rollout and after the last."""
-    path = [theta]
-    for _ in range(rollouts):
-        path.append(run(problem, rule, path[-1], regime).theta)
-    return np.array(path)
-
-
-def fixed_point(problem: Problem, rule: Rule, regime: Regime, start: Floats | None = None) -> Floats:
+def fixed_point(problem: Problem, rule: Objective, regime: Regime, start: Floats | None = None) -> Floats:
     """The parameters that a rollout's updates leave where they are."""
 
     def move(theta: Any) -> Floats:
@@ -146,7 +112,7 @@ def fixed_point(problem: Problem, rule: Rule, regime: Regime, start: Floats | No
     return np.asarray(found.x)
 
 
-def effective_weights(problem: Problem, rule: Rule, theta: Floats, regime: Regime) -> Floats:
+def effective_weights(problem: Problem, rule: Objective, theta: Floats, regime: Regime) -> Floats:
     """(kinds,) how much each kind counts: its pull under the rule over its pull in the true objective, with mean 1.
 
     At theta the rule climbs sum_j weight_j effective_j E[R_j]. The shared parameters are held there.
@@ -155,14 +121,17 @@ def effective_weights(problem: Problem, rule: Rule, theta: Floats, regime: Regim
     return np.asarray(ratio / (problem.weights @ ratio))
 
 
-def at_clip_rate(problem: Problem, rule: Rule, theta: Floats, regime: Regime, clip_rate: float) -> Rule:
+def at_clip_rate(problem: Problem, rule: Objective, theta: Floats, regime: Regime, clip_rate: float) -> Objective:
     """The rule with the band that clips this share of the off-policy responses of a rollout from theta."""
 
-    if rule.scaled(1.0) is None:
-        raise ValueError(f"{_name(rule)} has no width to set: take the same rule with a given band")
+    def scaled(log_k: float) -> Objective:
+        result = rule.scaled(math.exp(log_k))
+        if result is None:
+            raise ValueError(f"{rule.name} has no width to set: take the same rule with a given band")
+        return result
 
     def miss(log_k: float) -> float:
-        return run(problem, rule.scaled(math.exp(log_k)), theta, regime).clip_rate - clip_rate
+        return run(problem, scaled(log_k), theta, regime).clip_rate - clip_rate
 
     narrow = wide = 0.0
     while miss(wide) > 0:
@@ -171,8 +140,7 @@ def at_clip_rate(problem: Problem, rule: Rule, theta: Floats, regime: Regime, cl
         narrow -= math.log(4)
         if narrow < math.log(NARROWEST):
             raise ValueError(f"no band clips {clip_rate:.1%} of the responses: ask for less, or more updates or jitter")
-    scaled: Rule = rule.scaled(math.exp(brentq(miss, narrow, wide, xtol=1e-6)))
-    return scaled
+    return scaled(brentq(miss, narrow, wide, xtol=1e-6))
 
 
 class Losses(NamedTuple):
@@ -182,7 +150,7 @@ class Losses(NamedTuple):
     noise: float
 
 
-def losses(problem: Problem, rule: Rule, regime: Regime, start: Floats | None = None) -> Losses:
+def losses(problem: Problem, rule: Objective, regime: Regime, start: Floats | None = None) -> Losses:
     """What the rule's fixed point costs, and what each response's noise adds, for problems of one parameter.
 
     The fixed point that N responses give instead of all has the variance V / (N M^2), with the variance V of one
@@ -211,15 +179,15 @@ def _advantages(problem: Problem, found: Outcomes, deviation: bool) -> Floats:
 
 
 def _slopes(
-    rule: Rule, problem: Problem, found: Outcomes, S: Floats, v: Floats, advantage: Floats
+    rule: Objective, problem: Problem, found: Outcomes, S: Floats, v: Floats, advantage: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """E[f'(S + noise)] and E[f'(S + noise)^2] of each response, and the probability that its gradient is removed."""
     L = problem.lengths
     mean = float(problem.weights @ problem.expected(found, S))
-    band, weighting = rule.band(L, Sums(float(problem.weights @ L), mean)), rule.weighting(L)
+    band, weighting = rule.band(L, Totals(1, float(problem.weights @ L), mean)), rule.weighting(L)
     if band is None or weighting is None:
         raise ValueError(
-            f"{_name(rule)} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"
+            f"{rule.name} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"
         )
     centre, below, above, dual, scale, gain = (
         np.broadcast_to(np.asarray(value, np.float64), L.shape)[found.kind] for value in (*band, *weighting)
@@ -242,7 +210,3 @@ def _slopes(
         inside, *moments = (moment(power) for power in (0, 1, 2))
     factor = gain * scale * advantage
     return factor * moments[0], factor**2 * moments[1], 1 - inside
-
-
-def _name(rule: Rule) -> str:
-    return str(getattr(rule, "name", type(rule).__name__))

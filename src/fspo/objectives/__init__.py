@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from fspo.objectives.batch import Batch, Totals, masked
-from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted, gaussian_rate
+from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import pessimistic
@@ -54,8 +54,7 @@ __all__ = [
     "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOAdaptive",
     "FSPOGate", "FSPORoot", "GSPOToken", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
     "Objective", "Output", "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted",
-    "gaussian_rate", "get", "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register",
-    "summaries",
+    "get", "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
 
 OBJECTIVES: Registry[Objective] = Registry(
@@ -63,10 +62,8 @@ OBJECTIVES: Registry[Objective] = Registry(
     "fspo.objectives",
     Objective,
     [
-        FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily,
-        PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
-        GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE,
-        DPPO, GPG, ClipCov, KLCov,
+        FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
+        GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
     ],
     attributes=("name", "summary", "aggregation"),
 )  # fmt: skip
@@ -87,6 +84,11 @@ def names() -> list[str]:
     return OBJECTIVES.names()
 
 
+def summaries() -> dict[str, str]:
+    """One line per objective, for listings."""
+    return OBJECTIVES.summaries()
+
+
 def get_class(name: str) -> type[Objective]:
     """The class of an objective; `module:Class` is imported."""
     return OBJECTIVES.get(ALIASES.get(name, name) if isinstance(name, str) else name)
@@ -105,8 +107,3 @@ def known(name: str) -> bool:
 def is_foreign(objective: Objective) -> bool:
     """Whether its class is not of this package: an error in it must not stop what is shown about the others."""
     return type(objective).__module__.partition(".")[0] != "fspo"
-
-
-def summaries() -> dict[str, str]:
-    """One line per objective, for listings."""
-    return OBJECTIVES.summaries()

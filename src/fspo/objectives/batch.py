@@ -10,13 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fspo.objectives.packing import Packing
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Batch:
         lengths, advantages = lengths.to(S.dtype), advantages.detach().to(S.dtype)
         row_advantages = advantages
         if advantages.shape != S.shape:
-            row_advantages = packing.sum(advantages) if packing is not None else _row_sum(advantages, mask)
+            row_advantages = packing.sum(advantages) if packing is not None else masked(advantages, mask).sum(-1)
         # One transfer to the host, where sums are in float64 and a bad row can be named.
         s, n, a = torch.stack([S.detach(), lengths, row_advantages]).cpu().double()
         empty = None
@@ -157,7 +154,7 @@ class Batch:
         """
         if self.packing is not None:
             return self.packing.sum(tokens)
-        return tokens.sum(-1) if hidden else _row_sum(tokens, self.mask)
+        return tokens.sum(-1) if hidden else masked(tokens, self.mask).sum(-1)
 
     def share(self, tokens: Tensor) -> Tensor:
         """(B,): the share of each response's trained tokens that a tensor of tokens marks, or its mean over them."""
@@ -184,13 +181,9 @@ def row_count(marks: Tensor) -> Tensor:
     return marks.sum(-1, dtype=torch.float32)
 
 
-def _row_sum(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    assert mask is not None
-    return masked(tokens, mask).sum(-1)
-
-
-def masked(values: Tensor, mask: Tensor) -> Tensor:
+def masked(values: Tensor, mask: Tensor | None) -> Tensor:
     """0 where the mask is off. Never a product: inf or nan times zero would stay."""
+    assert mask is not None
     return torch.where(mask, values, 0.0)
 
 

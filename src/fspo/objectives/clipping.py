@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals
+from fspo.objectives.packing import Packing
 from fspo.tensors import torch
 
 if TYPE_CHECKING:
     from fspo.objectives.objective import Objective
 
 Array = NDArray[Any]
-CHUNK = 1 << 20  # positions of one padded batch of token log-ratios
 
 
 class Band(NamedTuple):
@@ -207,25 +207,14 @@ def _inside(x: Any, sign: Array, band: Band, cap: Any) -> Array:
 def surrogate_accepted(objective: Objective, rows: Responses) -> Array:
     """By the objective's own surrogate, which needs torch: for one that has no band and no `survival` of its own."""
     S, L, sign = (torch.from_numpy(np.asarray(v, np.float64)) for v in (rows.log_ratio, rows.lengths, rows.sign))
-    if not objective.needs_tokens or rows.tokens is None:
+    if objective.needs_tokens and rows.tokens is not None:
+        l = torch.from_numpy(rows.tokens)
+        packing = Packing.of(len(l), None, None, [0, *np.cumsum(rows.lengths.astype(np.intp)).tolist()])
+        batch = Batch(l, l, S, L, sign, None, rows.totals, 0, packing=packing)
+    else:  # one token per response, which holds all of S
         column, mask = S.unsqueeze(-1), torch.ones(len(S), 1, dtype=torch.bool)
-        surrogate = objective.surrogate(Batch(column, column, S, L, sign, mask, rows.totals, 0))
-        return np.asarray(surrogate.accepted.double().numpy())
-    l = torch.from_numpy(rows.tokens)
-    result = np.empty(len(S))
-    order = np.argsort(rows.lengths, kind="stable")
-    first = 0
-    while first < len(order):  # responses of like length together, so that little is padding
-        part = order[first : first + max(1, CHUNK // int(rows.lengths[order[first]]))]
-        part = part[: max(1, CHUNK // int(rows.lengths[part[-1]]))]
-        positions = np.arange(int(rows.lengths[part[-1]]))
-        mask = torch.from_numpy(positions[None] < rows.lengths[part, None])
-        index = np.minimum(rows.starts[part, None] + positions[None], len(l) - 1)
-        tokens = torch.where(mask, l[torch.from_numpy(index)], 0.0)
-        batch = Batch(tokens, tokens, S[part], L[part], sign[part], mask, rows.totals, 0)
-        result[part] = objective.surrogate(batch).accepted.double().numpy()
-        first += len(part)
-    return result
+        batch = Batch(column, column, S, L, sign, mask, rows.totals, 0)
+    return np.asarray(objective.surrogate(batch).accepted.double().numpy())
 
 
 def default_survival(objective: Objective, rows: Responses) -> Callable[[float], Array]:
@@ -237,20 +226,3 @@ def default_survival(objective: Objective, rows: Responses) -> Callable[[float],
         return _either_sign(lambda signed: surrogate_accepted(scaled, signed), rows)
 
     return at
-
-
-def gaussian_rate(objective: Objective, lengths: Array, mu: float, sigma: float, staleness: int = 0) -> Array | None:
-    """The clip rate at each length if S ~ Normal(mu L, sigma^2 L); None where the objective clips nothing by S and L.
-
-    A pessimistic clip acts on one side, chosen by the sign of the advantage, which is taken to be independent of S: the
-    rate is half of what lies above for A > 0, and half of what lies below or above the dual clip for A < 0.
-    """
-    from scipy.special import ndtr
-
-    L = np.asarray(lengths, np.float64)
-    band = None if objective.clips_tokens else objective.band(L, Totals(1, 1, mu), staleness)
-    if band is None:
-        return None
-    mean, spread = mu * L - band.centre, sigma * np.sqrt(L) + 1e-300
-    outside = [ndtr((-band.below - mean) / spread), *(ndtr((mean - up) / spread) for up in (band.above, band.dual))]
-    return np.asarray(sum(outside) / 2)

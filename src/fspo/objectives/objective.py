@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,12 +15,9 @@ from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, at_rate, default_survival
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.packing import laid_out
-from fspo.objectives.primitives import with_slope
+from fspo.objectives.primitives import with_gradient
 from fspo.settings import Settings
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, torch
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
@@ -91,9 +89,10 @@ class Objective(Settings, ABC):
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether responses of advantage 0 change an update: through a penalty or a bonus, or because the band is taken
-        or learnt from all log-ratios. Otherwise they have no gradient and need not be computed."""
-        return self.kl is not None or self.entropy_coef > 0 or self.estimates or self.learns
+        """Whether responses of advantage 0 change an update: through a penalty or a bonus, because the band is taken or
+        learnt from all log-ratios, or because tokens are ranked. Otherwise they need not be computed."""
+        penalised = self.kl is not None or self.entropy_coef > 0
+        return penalised or self.estimates or self.learns or not self.additive
 
     @abstractmethod
     def surrogate(self, batch: Batch) -> Surrogate:
@@ -251,7 +250,7 @@ class Objective(Settings, ABC):
                 per_response = weights.shape == batch.lengths.shape
                 scale = scale * (batch.spread(weights) if per_response else weights)
             total, slope = _masked_product(value, scale, batch).sum(), _masked_product(slope, scale, batch)
-        return with_slope(batch.logprobs, total, slope)
+        return with_gradient(batch.logprobs, total, slope, operator.mul)
 
 
 def _masked_product(tokens: Tensor, scale: Tensor, batch: Batch) -> Tensor:
@@ -286,16 +285,14 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     S, L, accepted, capped, pulls = table.cpu().double()
     if not len(S):
         return empty
+    s, n = S.numpy(), L.numpy()
+    mu = ratios.drift(s, n)
     return {
         **empty,
         "clip_rate": float(((1 - accepted) * pulls).sum() / pulls.sum().clamp(min=1)),
         "capped": float(capped.mean()),
-        **ratio_statistics(S.numpy(), L.numpy()),
+        "mu": mu,
+        "sigma": ratios.scale(s, n, mu),
+        "ess": ratios.effective_share(s),
         "on_policy": float(not S.any()),
     }
-
-
-def ratio_statistics(S: Array, L: Array) -> dict[str, float]:
-    """mu, sigma and ess of the log-ratios of a batch, under the names that metrics have."""
-    mu = ratios.drift(S, L)
-    return {"mu": mu, "sigma": ratios.scale(S, L, mu), "ess": ratios.effective_share(S)}

@@ -4,7 +4,7 @@ differ from the trainer's."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -12,10 +12,7 @@ from fspo.objectives.batch import Batch, masked
 from fspo.objectives.packing import Packing
 from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.settings import Settings
-from fspo.tensors import no_grad, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, no_grad, torch
 
 
 class KLPenalty(Settings):

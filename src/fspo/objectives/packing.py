@@ -6,16 +6,14 @@ on every run. Their gradient is a look-up.
 
 from __future__ import annotations
 
-import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.objectives.primitives import with_gradient
+from fspo.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,10 @@ class Packing:
 
     def sum(self, tokens: Tensor) -> Tensor:
         """(B,) the sum of the kept tokens of each response, differentiable."""
-        result: Tensor = _row_sum().apply(tokens, self.row, self.ends)
-        return result
+        running = torch.cumsum(tokens.detach(), 0, dtype=torch.float64)
+        running = torch.cat([running.new_zeros(1), running])[self.ends]
+        sums = running.diff(prepend=running.new_zeros(1)).to(tokens.dtype)
+        return with_gradient(tokens, sums, self.row, operator.getitem)
 
     def spread(self, rows: Tensor) -> Tensor:
         """(B,) -> one value per kept token."""
@@ -102,25 +102,3 @@ def laid_out(
 
 def _joined(rows: Any) -> Any:
     return torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows
-
-
-@functools.cache
-def _row_sum() -> Any:
-    """The operation of `Packing.sum`, defined when torch is first needed."""
-
-    class RowSum(torch.autograd.Function):
-        """Differences of the running sum."""
-
-        @staticmethod
-        def forward(ctx: Any, tokens: Tensor, row: Tensor, ends: Tensor) -> Tensor:
-            ctx.save_for_backward(row)
-            running = torch.cumsum(tokens, 0, dtype=torch.float64)
-            running = torch.cat([running.new_zeros(1), running])[ends]
-            return running.diff(prepend=running.new_zeros(1)).to(tokens.dtype)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-            (row,) = ctx.saved_tensors
-            return gradient[row], None, None
-
-    return RowSum

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, torch
 
 
 class Clip(NamedTuple):
@@ -62,30 +60,31 @@ def scaled_range(clip_low: float, clip_high: float, k: float) -> dict[str, float
     return {"clip_low": -math.expm1(-k * low), "clip_high": math.expm1(k * high)}
 
 
-def with_slope(logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    """The scalar `value`, with `slope` (B, T) as its gradient in `logprobs`; both are constants."""
-    result: Tensor = _linear().apply(logprobs, value, slope)
+def with_gradient(x: Tensor, value: Tensor, kept: Tensor, pull: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The constant `value`, whose gradient in `x` is pull(gradient of the value, `kept`).
+
+    For gradients that are known in closed form: one tensor is kept for the backward pass.
+    """
+    result: Tensor = _known_gradient().apply(x, value, kept, pull)
     return result
 
 
 @functools.cache
-def _linear() -> Any:
-    """The operation of `with_slope`, defined when torch is first needed."""
+def _known_gradient() -> Any:
+    """The operation of `with_gradient`, defined when torch is first needed."""
 
-    class Linear(torch.autograd.Function):
-        """A value whose gradient is known: one product in the backward pass, and one tensor kept for it."""
-
+    class KnownGradient(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, logprobs: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-            ctx.save_for_backward(slope)
+        def forward(ctx: Any, x: Tensor, value: Tensor, kept: Tensor, pull: Any) -> Tensor:
+            ctx.save_for_backward(kept)
+            ctx.pull = pull
             return value.clone()
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-            (slope,) = ctx.saved_tensors
-            return gradient * slope, None, None
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+            return ctx.pull(gradient, *ctx.saved_tensors), None, None, None
 
-    return Linear
+    return KnownGradient
 
 
 def low_variance_kl(log_ratio: Tensor, cap: float = 20.0) -> Tensor:

@@ -23,12 +23,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from fspo.tensors import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, torch
 
 START = 0.03
 """Half-width until the first update at a staleness has been seen."""

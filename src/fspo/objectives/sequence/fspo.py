@@ -20,8 +20,6 @@ the bound on the drift, the exponent H and a band learnt for a wanted clip rate 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from fspo.objectives.sequence.length_family import Exponents, LogBand
@@ -30,11 +28,11 @@ from fspo.objectives.sequence.length_family import Exponents, LogBand
 class FSPO(LogBand):
     """FSPO with a given band, or one learnt for a wanted clip rate."""
 
-    name: ClassVar[str] = "fspo"
-    label: ClassVar[str] = "FSPO"
-    color: ClassVar[int] = 3
-    summary: ClassVar[str] = "sequence sum, clipped in log space to mu L ± c sqrt(L): every length at the same rate"
-    clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift", "exponent")
+    name = "fspo"
+    label = "FSPO"
+    color = 3
+    summary = "sequence sum, clipped in log space to mu L ± c sqrt(L): every length at the same rate"
+    clip_fields = ("c_low", "c_high", "drift", "exponent")
 
     exponent: float = Field(0.5, ge=0, le=1, description="H of the band's width c L^H; 0 is a fixed range")
 

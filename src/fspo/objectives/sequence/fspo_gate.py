@@ -13,8 +13,6 @@ is learnt online for a wanted clip rate (`adaptive_band.py`), under the hard cap
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
@@ -23,10 +21,10 @@ from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
 class FSPOGate(LogBand):
     """FSPO's band and share of the gradient, with a weight that stays near 1."""
 
-    name: ClassVar[str] = "fspo_gate"
-    label: ClassVar[str] = "FSPO gate"
-    color: ClassVar[int] = 2
-    summary: ClassVar[str] = "FSPO's band decides which responses learn, all with a weight near 1; nothing to tune"
+    name = "fspo_gate"
+    label = "FSPO gate"
+    color = 2
+    summary = "FSPO's band decides which responses learn, all with a weight near 1; nothing to tune"
 
     c_low: float = Field(0.1, ge=0, description="half-width below the drift; with clip_rate the largest")
     c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")

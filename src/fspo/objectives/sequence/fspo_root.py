@@ -9,17 +9,15 @@ it, and long ones have less than their share of the true gradient.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fspo.objectives.sequence.length_family import Exponents, LogBand
 
 
 class FSPORoot(LogBand):
     """FSPO's band, with the ratio of the root of the length."""
 
-    name: ClassVar[str] = "fspo_root"
-    label: ClassVar[str] = "FSPO root"
-    summary: ClassVar[str] = "FSPO's band with the ratio exp(S / sqrt(L)): ratio and gradient of one size at any length"
+    name = "fspo_root"
+    label = "FSPO root"
+    summary = "FSPO's band with the ratio exp(S / sqrt(L)): ratio and gradient of one size at any length"
 
     @property
     def exponents(self) -> Exponents:

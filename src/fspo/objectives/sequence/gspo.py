@@ -19,10 +19,10 @@ from fspo.objectives.sequence.length_family import Exponents, RatioRange
 class GSPO(RatioRange):
     """Sequence-mean ratio with a fixed range."""
 
-    name: ClassVar[str] = "gspo"
-    label: ClassVar[str] = "GSPO"
-    color: ClassVar[int] = 4
-    summary: ClassVar[str] = "sequence mean, clipped to [1 - 3e-4, 1 + 4e-4]: short answers are clipped more"
+    name = "gspo"
+    label = "GSPO"
+    color = 4
+    summary = "sequence mean, clipped to [1 - 3e-4, 1 + 4e-4]: short answers are clipped more"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
 
     clip_low: float = Field(3e-4, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")

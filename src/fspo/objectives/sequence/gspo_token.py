@@ -9,8 +9,6 @@ this one follows the paper.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fspo.objectives.batch import Batch, masked
 from fspo.objectives.objective import Surrogate
 from fspo.objectives.primitives import pessimistic
@@ -21,9 +19,9 @@ from fspo.tensors import no_grad
 class GSPOToken(GSPO):
     """Sequence-mean ratio with a fixed range, differentiated token by token."""
 
-    name: ClassVar[str] = "gspo_token"
-    label: ClassVar[str] = "GSPO-token"
-    summary: ClassVar[str] = "GSPO with token gradients; takes an advantage for each token"
+    name = "gspo_token"
+    label = "GSPO-token"
+    summary = "GSPO with token gradients; takes an advantage for each token"
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:

@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
@@ -44,9 +44,7 @@ from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, at_thre
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.objectives.primitives import log_range, pessimistic, scaled_range
 from fspo.objectives.sequence.adaptive_band import BandTracker, HalfWidths
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor
 
 Drift = Literal["zero", "kl", "bounded"] | float
 ReferenceLength = Annotated[float, Field(gt=0)] | Literal["mean"]
@@ -116,7 +114,7 @@ class SequenceClip(Objective):
 class RatioRange(SequenceClip):
     """The published parametrisation: the ratio is clipped to 1 - clip_low .. 1 + clip_high."""
 
-    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
+    clip_fields = ("clip_low", "clip_high")
 
     clip_low: float = Field(ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(ge=0, description="the ratio is clipped above 1 + clip_high")
@@ -250,12 +248,10 @@ class LogBand(SequenceClip):
 class LengthFamily(LogBand):
     """A ratio, a band and a gain that are powers of the length, to explore what lies between the named members."""
 
-    name: ClassVar[str] = "length_family"
-    label: ClassVar[str] = "length family"
-    summary: ClassVar[str] = (
-        "ratio exp(S / L^a), band c L^h on S, gain L^g: fspo, fspo_root, fspo_gate, gspo, rloo, luspo"
-    )
-    clip_fields: ClassVar[tuple[str, ...]] = ("c_low", "c_high", "drift", "band_exponent")
+    name = "length_family"
+    label = "length family"
+    summary = "ratio exp(S / L^a), band c L^h on S, gain L^g: fspo, fspo_root, fspo_gate, gspo, rloo, luspo"
+    clip_fields = ("c_low", "c_high", "drift", "band_exponent")
 
     ratio_exponent: float = Field(0.5, ge=0, le=1, description="a of the ratio exp(S / L^a)")
     band_exponent: float = Field(0.5, ge=0, le=1, description="h of the band's width c L^h on S")

@@ -8,9 +8,6 @@ gradient, so a token counts the same in every response; the clip is GSPO's.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from fspo.objectives.objective import Aggregation
 from fspo.objectives.sequence.gspo import GSPO
 from fspo.objectives.sequence.length_family import Exponents
 
@@ -18,10 +15,10 @@ from fspo.objectives.sequence.length_family import Exponents
 class LUSPO(GSPO):
     """GSPO times length."""
 
-    name: ClassVar[str] = "luspo"
-    label: ClassVar[str] = "LUSPO"
-    summary: ClassVar[str] = "GSPO with each response's loss multiplied by its length"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+    name = "luspo"
+    label = "LUSPO"
+    summary = "GSPO with each response's loss multiplied by its length"
+    aggregation = "sequence_mean_of_sums"
 
     @property
     def exponents(self) -> Exponents:

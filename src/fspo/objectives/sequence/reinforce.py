@@ -21,9 +21,9 @@ from fspo.tensors import no_grad, torch
 class REINFORCE(Objective):
     """Advantage times log-probability."""
 
-    name: ClassVar[str] = "reinforce"
-    label: ClassVar[str] = "REINFORCE"
-    summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip: for on-policy data"
+    name = "reinforce"
+    label = "REINFORCE"
+    summary = "advantage times log-prob, no ratio and no clip: for on-policy data"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:

@@ -8,8 +8,6 @@ deviation near sigma sqrt(L), so a fixed range on w clips long answers more than
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from fspo.objectives.sequence.length_family import Exponents, RatioRange
@@ -18,10 +16,10 @@ from fspo.objectives.sequence.length_family import Exponents, RatioRange
 class RLOO(RatioRange):
     """Sequence-sum ratio with a fixed range."""
 
-    name: ClassVar[str] = "rloo"
-    label: ClassVar[str] = "fixed range"
-    color: ClassVar[int] = 5
-    summary: ClassVar[str] = "sequence sum, clipped to 1 ± 0.2: long answers are clipped more"
+    name = "rloo"
+    label = "fixed range"
+    color = 5
+    summary = "sequence sum, clipped to 1 ± 0.2: long answers are clipped more"
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0, description="the ratio is clipped above 1 + clip_high")

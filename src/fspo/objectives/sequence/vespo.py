@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.tensors import no_grad, torch
 
 LOWEST = math.log(1e-8)
@@ -26,11 +25,11 @@ LOWEST = math.log(1e-8)
 class VESPO(Objective):
     """Log-probability weighted by a gamma kernel of the sequence weight."""
 
-    name: ClassVar[str] = "vespo"
-    label: ClassVar[str] = "VESPO"
-    summary: ClassVar[str] = "log-prob times a soft gamma kernel of the sequence weight, mean over tokens"
-    aggregation: ClassVar[Aggregation] = "token_mean"
-    clip_fields: ClassVar[tuple[str, ...]] = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
+    name = "vespo"
+    label = "VESPO"
+    summary = "log-prob times a soft gamma kernel of the sequence weight, mean over tokens"
+    aggregation = "token_mean"
+    clip_fields = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
 
     k_pos: float = Field(2.0, ge=0, description="power of w where A >= 0")
     lambda_pos: float = Field(3.0, ge=1e-4, description="decay in w where A >= 0")

@@ -10,14 +10,13 @@ defaults follow TRL's recommended value. (TRL's own default of 0.2 would be a we
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
 from fspo.tensors import no_grad
 
@@ -25,12 +24,12 @@ from fspo.tensors import no_grad
 class CISPO(Objective):
     """Log-probability weighted by a constant, clipped token ratio."""
 
-    name: ClassVar[str] = "cispo"
-    label: ClassVar[str] = "CISPO"
-    summary: ClassVar[str] = "log-prob times a constant token ratio clipped to at most 5, mean over tokens"
-    aggregation: ClassVar[Aggregation] = "token_mean"
-    clip_fields: ClassVar[tuple[str, ...]] = ("ratio_high",)
-    needs_tokens: ClassVar[bool] = True
+    name = "cispo"
+    label = "CISPO"
+    summary = "log-prob times a constant token ratio clipped to at most 5, mean over tokens"
+    aggregation = "token_mean"
+    clip_fields = ("ratio_high",)
+    needs_tokens = True
 
     ratio_low: float = Field(0.0, ge=0, description="smallest weight of a token")
     ratio_high: float = Field(5.0, gt=0, description="largest weight of a token")

@@ -12,18 +12,13 @@ generator of its own: the same batch gives the same loss.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 from pydantic import Field, model_validator
 
 from fspo.objectives.batch import Batch, masked
-from fspo.objectives.objective import Aggregation, Surrogate
+from fspo.objectives.objective import Surrogate
 from fspo.objectives.primitives import pessimistic
 from fspo.objectives.token.token_clip import TokenClip
-from fspo.tensors import no_grad, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, no_grad, torch
 
 
 def covariance(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -49,11 +44,11 @@ def marked(indices: Tensor, like: Tensor) -> Tensor:
 class ClipCov(TokenClip):
     """PPO's clip, and no gradient for some tokens of high covariance."""
 
-    name: ClassVar[str] = "clip_cov"
-    label: ClassVar[str] = "Clip-Cov"
-    summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, 0.02 % of tokens of high covariance left out"
-    aggregation: ClassVar[Aggregation] = "token_mean"
-    additive: ClassVar[bool] = False
+    name = "clip_cov"
+    label = "Clip-Cov"
+    summary = "token ratio clipped to 1 ± 0.2, 0.02 % of tokens of high covariance left out"
+    aggregation = "token_mean"
+    additive = False
 
     cov_share: float = Field(0.0002, gt=0, lt=1, description="share of the tokens that is left out")
     cov_low: float = Field(1.0, description="smallest covariance of such a token")
@@ -65,10 +60,6 @@ class ClipCov(TokenClip):
         if self.cov_low >= self.cov_high:
             raise ValueError(f"cov_low = {self.cov_low} must be below cov_high = {self.cov_high}")
         return self
-
-    @property
-    def needs_all_rows(self) -> bool:
-        return True
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:

@@ -5,22 +5,17 @@
 r token ratio, A advantage. Dynamic sampling and overlong shaping belong to the data, not to this loss.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from pydantic import Field
 
-from fspo.objectives.objective import Aggregation
 from fspo.objectives.token.token_clip import TokenClip
 
 
 class DAPO(TokenClip):
     """DAPO with its published defaults."""
 
-    name: ClassVar[str] = "dapo"
-    label: ClassVar[str] = "DAPO"
-    summary: ClassVar[str] = "token ratio clipped to [0.8, 1.28], mean over tokens"
-    aggregation: ClassVar[Aggregation] = "token_mean"
+    name = "dapo"
+    label = "DAPO"
+    summary = "token ratio clipped to [0.8, 1.28], mean over tokens"
+    aggregation = "token_mean"
 
     clip_high: float = Field(0.28, ge=0, description="the ratio is clipped above 1 + clip_high")

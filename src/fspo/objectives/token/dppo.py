@@ -15,29 +15,26 @@ gradient below `ratio_high`. The thresholds recommended are 0.2 for tv and 0.05 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import AtRate, Responses
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
-from fspo.tensors import no_grad, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor, no_grad, torch
 
 
 class DPPO(Objective):
     """Log-probability weighted by a constant ratio, without tokens whose probability moved too far."""
 
-    name: ClassVar[str] = "dppo"
-    label: ClassVar[str] = "DPPO"
-    summary: ClassVar[str] = "token ratio, tokens whose probability moved by more than 0.2 left out, mean over tokens"
-    aggregation: ClassVar[Aggregation] = "token_mean"
-    clip_fields: ClassVar[tuple[str, ...]] = ("delta_low", "delta_high")
-    needs_tokens: ClassVar[bool] = True
+    name = "dppo"
+    label = "DPPO"
+    summary = "token ratio, tokens whose probability moved by more than 0.2 left out, mean over tokens"
+    aggregation = "token_mean"
+    clip_fields = ("delta_low", "delta_high")
+    needs_tokens = True
 
     divergence: Literal["tv", "kl"] = Field("tv", description="between the old and the new chance of the token")
     delta_low: float = Field(0.2, gt=0, description="largest divergence of a falling token where A < 0")

@@ -7,25 +7,20 @@ r token ratio, A advantage. Goes with the `dr_grpo` advantage, which does not di
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
-from fspo.objectives.objective import Aggregation
 from fspo.objectives.token.token_clip import TokenClip
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fspo.tensors import Tensor
 
 
 class DrGRPO(TokenClip):
     """DrGRPO with its published defaults."""
 
-    name: ClassVar[str] = "dr_grpo"
-    label: ClassVar[str] = "Dr. GRPO"
-    summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, token sum over a constant"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+    name = "dr_grpo"
+    label = "Dr. GRPO"
+    summary = "token ratio clipped to 1 ± 0.2, token sum over a constant"
+    aggregation = "sequence_mean_of_sums"
 
     max_length: int = Field(1024, ge=1, description="the constant: the completion limit of the run")
 

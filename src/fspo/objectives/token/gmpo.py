@@ -8,13 +8,13 @@ l token log-ratio, A advantage. Differs from GSPO in that tokens are clipped, no
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, Totals
 from fspo.objectives.clipping import Band
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
 from fspo.tensors import torch
 
@@ -22,13 +22,13 @@ from fspo.tensors import torch
 class GMPO(Objective):
     """Geometric mean of clipped token ratios."""
 
-    name: ClassVar[str] = "gmpo"
-    label: ClassVar[str] = "GMPO"
-    summary: ClassVar[str] = "geometric mean of token ratios, each clipped to exp(± 0.4)"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
-    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
-    clips_tokens: ClassVar[bool] = True
-    needs_tokens: ClassVar[bool] = True
+    name = "gmpo"
+    label = "GMPO"
+    summary = "geometric mean of token ratios, each clipped to exp(± 0.4)"
+    aggregation = "sequence_mean_of_means"
+    clip_fields = ("clip_low", "clip_high")
+    clips_tokens = True
+    needs_tokens = True
 
     clip_low: float = Field(0.4, ge=0, description="a token log-ratio is clipped below -clip_low")
     clip_high: float = Field(0.4, ge=0, description="a token log-ratio is clipped above clip_high")

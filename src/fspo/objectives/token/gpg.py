@@ -6,18 +6,13 @@ A advantage. It differs from REINFORCE in the mean over the tokens of the batch.
 the share of answers that have a signal; that constant of the batch is a matter of the advantage, not of the loss.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from fspo.objectives.objective import Aggregation
 from fspo.objectives.sequence.reinforce import REINFORCE
 
 
 class GPG(REINFORCE):
     """REINFORCE with a mean over tokens."""
 
-    name: ClassVar[str] = "gpg"
-    label: ClassVar[str] = "GPG"
-    summary: ClassVar[str] = "advantage times log-prob, no ratio and no clip, mean over tokens: for on-policy data"
-    aggregation: ClassVar[Aggregation] = "token_mean"
+    name = "gpg"
+    label = "GPG"
+    summary = "advantage times log-prob, no ratio and no clip, mean over tokens: for on-policy data"
+    aggregation = "token_mean"

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, masked
 from fspo.objectives.clipping import Array, Responses
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import pessimistic
 from fspo.objectives.token.clip_cov import covariance, marked
 from fspo.tensors import no_grad, torch
@@ -29,18 +28,14 @@ from fspo.tensors import no_grad, torch
 class KLCov(Objective):
     """Token ratio without a clip, with a penalty on tokens of high covariance."""
 
-    name: ClassVar[str] = "kl_cov"
-    label: ClassVar[str] = "KL-Cov"
-    summary: ClassVar[str] = "token ratio without a clip, a KL penalty on 0.02 % of tokens of the highest covariance"
-    aggregation: ClassVar[Aggregation] = "token_mean"
-    additive: ClassVar[bool] = False
+    name = "kl_cov"
+    label = "KL-Cov"
+    summary = "token ratio without a clip, a KL penalty on 0.02 % of tokens of the highest covariance"
+    aggregation = "token_mean"
+    additive = False
 
     cov_share: float = Field(0.0002, gt=0, lt=1, description="share of the tokens that has the penalty")
     kl_coef: float = Field(1.0, ge=0, description="weight of the penalty")
-
-    @property
-    def needs_all_rows(self) -> bool:
-        return True
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:
         return lambda k: np.ones(len(rows.lengths))

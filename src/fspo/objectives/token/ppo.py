@@ -7,18 +7,13 @@ dual_clip=3.0 for that. TRL divides by the tokens of each micro-batch, so that i
 here the totals of the whole batch divide. `bnpo` is another name of this objective.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from fspo.objectives.objective import Aggregation
 from fspo.objectives.token.token_clip import TokenClip
 
 
 class PPO(TokenClip):
     """PPO with its published defaults."""
 
-    name: ClassVar[str] = "ppo"
-    label: ClassVar[str] = "PPO"
-    summary: ClassVar[str] = "token ratio clipped to 1 ± 0.2, mean over tokens"
-    aggregation: ClassVar[Aggregation] = "token_mean"
+    name = "ppo"
+    label = "PPO"
+    summary = "token ratio clipped to 1 ± 0.2, mean over tokens"
+    aggregation = "token_mean"

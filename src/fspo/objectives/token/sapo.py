@@ -8,14 +8,13 @@ r token ratio, A advantage. The gate's slope is 1 at r = 1 and falls off smoothl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fspo.objectives.batch import Batch
 from fspo.objectives.clipping import Array, Responses
-from fspo.objectives.objective import Aggregation, Objective, Surrogate
+from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import capped_ratio
 from fspo.tensors import no_grad, torch
 
@@ -23,12 +22,12 @@ from fspo.tensors import no_grad, torch
 class SAPO(Objective):
     """Token ratio through a sigmoid gate."""
 
-    name: ClassVar[str] = "sapo"
-    label: ClassVar[str] = "SAPO"
-    summary: ClassVar[str] = "token ratio through a soft sigmoid gate, mean over tokens then over responses"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
-    clip_fields: ClassVar[tuple[str, ...]] = ("tau_pos", "tau_neg")
-    needs_tokens: ClassVar[bool] = True
+    name = "sapo"
+    label = "SAPO"
+    summary = "token ratio through a soft sigmoid gate, mean over tokens then over responses"
+    aggregation = "sequence_mean_of_means"
+    clip_fields = ("tau_pos", "tau_neg")
+    needs_tokens = True
 
     tau_pos: float = Field(1.0, gt=0, description="steepness of the gate where A > 0")
     tau_neg: float = Field(1.05, gt=0, description="steepness of the gate where A <= 0")

@@ -9,7 +9,7 @@ clip of arXiv 1912.09729; TRL calls it delta).
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -23,9 +23,9 @@ from fspo.tensors import no_grad
 class TokenClip(Objective):
     """Token ratio, pessimistic clip; subclasses choose the defaults and the aggregation."""
 
-    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
-    clips_tokens: ClassVar[bool] = True
-    needs_tokens: ClassVar[bool] = True
+    clip_fields = ("clip_low", "clip_high")
+    clips_tokens = True
+    needs_tokens = True
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0, description="the ratio is clipped above 1 + clip_high")
