@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 
@@ -69,7 +68,7 @@ def test_answers_without_a_score_are_not_wrong() -> None:
 def test_an_evaluation_without_any_score_has_no_accuracy() -> None:
     for samples in (1, 4):
         summary = summarise([answer(None, 3)] * 8, "eval", prompts=8 // samples, samples=samples)
-        assert math.isnan(summary.accuracy)
+        assert summary.accuracy is None
         assert (summary.pass_at, summary.by_length, summary.by_task) == ({}, [], {})
         line = summary.line(1)
         assert (line.accuracy, line.reward, line.unscored) == (None, None, 8)

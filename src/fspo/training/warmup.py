@@ -58,8 +58,8 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
     }
     folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
     if not team.broadcast((folder / "warmup.json").is_file()):
-        policy = load(config.model.path, device=team.device(config.model.device), seed=config.seed)
-        set_threads(policy, config.model.threads, team.neighbours)
+        policy = load(config.model.path, device=config.model.device, seed=config.seed)
+        set_threads(policy, config.model.threads, team.size)
         with Scorer(task, **config.scoring.model_dump()) as scorer:
             history = fit(
                 policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress, team
@@ -113,7 +113,7 @@ def fit(
             solved = evaluate(
                 policy, task, scorer, split="validation", prompts=config.prompts, max_new_tokens=max_new_tokens,
                 temperature=1.0, seed=seed, team=team,
-            ).accuracy  # fmt: skip
+            ).accuracy or 0.0  # fmt: skip
             history.append({"step": step + 1, "loss": sum(team.total([loss])), "solved": solved})
             if progress is not None:
                 progress(step + 1, config.max_steps, solved)
