@@ -165,23 +165,13 @@ def load(folder: str | Path) -> Run:
 
 def read_lines(folder: Path, kind: type[L]) -> list[L]:
     """All lines of a file, in the order in which they were written; bad ones are left out."""
-    path = folder / f"{kind.file}.jsonl"
-    return [line for line in _lines(path, kind) if line is not None] if path.is_file() else []
+    return list(_noted(folder, kind, []))
 
 
 def last_state(folder: Path, step: int) -> UpdateState | None:
     """What an engine knew about its updates after a step; of several lines the last one counts."""
     states = [state for state in read_lines(folder, UpdateState) if state.step == step]
     return states[-1] if states else None
-
-
-def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
-    """The lines of a file; None in the place of one that is torn or of another shape."""
-    for row in json_lines(path):
-        try:
-            yield None if isinstance(row, BadLine) else kind.model_validate(row)
-        except ValidationError:
-            yield None
 
 
 def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
@@ -192,7 +182,11 @@ def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = Fa
             notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0
-    for line in _lines(path, kind):
+    for row in json_lines(path):
+        try:
+            line = None if isinstance(row, BadLine) else kind.model_validate(row)
+        except ValidationError:
+            line = None
         if line is None:
             bad += 1
         else:

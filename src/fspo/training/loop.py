@@ -6,20 +6,6 @@
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
 
-The data flow from a prompt to a parameter update, file by file:
-
-    training/collect.py       the prompts of a step, their answers, rewards and advantages
-    rollout/generate.py       text to tokens, which answers run, when they end
-    rollout/sampling.py       how the next token is drawn
-    model/decode.py           the logits of the next token
-    model/answers.py          the answers, with every field that the files below add
-    tasks/scoring             how an answer is scored
-    advantages.py             rewards to advantages
-    training/update.py        minibatches, micro-batches, which rows train, the optimiser step
-    model/forward.py          log-probs of answers
-    model/attention.py        attention over answers that share a prompt
-    objectives/objective.py   the loss
-
 With several processes (processes.py) each does its share of sampling, scoring and learning, and the first one alone
 records and saves.
 
@@ -132,7 +118,7 @@ class _Training:
         if config.eval.task is not None:
             self.eval_scorer = stack.enter_context(Scorer(self.held_out, **config.scoring.model_dump()))
         self.writer = RunWriter(folder, keep_rows=config.log.records)
-        self.recorder = Recorder(self.writer, config.log.bins)
+        self.recorder = Recorder(self.writer, config.log.bins, optional=False)
         self.observers = [observer]
         self.asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
         if team.is_main:
