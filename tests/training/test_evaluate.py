@@ -81,4 +81,4 @@ def test_the_interval_over_prompts_covers_prompts_with_missing_scores() -> None:
     assert summary.interval == pytest.approx(wilson(20 * 2 / 3, 20)), "all prompts agree: a bootstrap would be a point"
     assert sorted(summary.pass_at) == [1, 2]
     mixed = summarise(rows[:42] + [answer(None, 3)] * 38, "eval", prompts=20, samples=4)
-    assert mixed.interval[0] < mixed.accuracy < mixed.interval[1]
+    assert mixed.interval[0] < (mixed.accuracy or 0.0) < mixed.interval[1]

@@ -221,10 +221,11 @@ def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
         yield Team()
         return
     import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     if any(name == "lo" for _, name in socket.if_nameindex()):  # need not be what this machine's name resolves to
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+    store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
     others = [_waiting.pop() if _waiting else _Other() for _ in range(1, size)]
     try:
         for rank, other in enumerate(others, start=1):
@@ -267,6 +268,7 @@ def _follow() -> int:
     for number in runtime.SIGNALS:  # the main process decides when to stop
         signal.signal(number, lambda *_: None)
     import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from fspo.runs import Observer
     from fspo.training.loop import run
@@ -279,7 +281,7 @@ def _follow() -> int:
     except EOFError:  # the main process ended before there was work
         return LOST_MAIN
     threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
-    store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
+    store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
     dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
