@@ -11,7 +11,6 @@ import random
 import resource
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -213,7 +212,7 @@ class Ours:
         from fspo import objectives, tasks
         from fspo.model.loading import load, set_threads
         from fspo.tasks.scoring import Scorer
-        from fspo.training.processes import Team
+        from fspo.training.processes import ProcessTeam, Team
         from fspo.training.update import Learner
 
         self.config, self.task = config, tasks.get(config.task)
@@ -221,10 +220,10 @@ class Ours:
         set_threads(self.policy, threads)
         self.team = Team()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from fspo.training import processes
+            import torch.distributed as dist
 
-            self.stack = ExitStack()
-            self.team = self.stack.enter_context(processes.assembled(config, Path()))
+            dist.init_process_group("gloo")
+            self.team = ProcessTeam()
         self.learner = Learner(self.policy, objectives.get(**config.objective), config, self.team)
         self.scorer = Scorer(self.task)
         self.count = self.next_index = 0

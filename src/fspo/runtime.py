@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import platform
 import re
@@ -14,9 +13,13 @@ from pathlib import Path
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What asks a run to stop: Ctrl-C, the end of a cluster job, a lost terminal."""
 
+# Iterations that an idle OpenMP thread spins before it sleeps. By default it spins for milliseconds and keeps its core
+# busy: with another process on the machine, a training step was measured ten times as slow.
 SPIN = "2000"
-"""Iterations that an idle OpenMP thread spins before it sleeps. By default it spins for milliseconds and keeps its core
-busy: with another process on the machine, a training step was measured ten times as slow."""
+
+SMALL = 5_000_000  # parameters below which products are too short to be divided among the threads of one process
+MOST_PROCESSES = 8
+PROMPTS_EACH = 4  # of a rollout, at least, for each process
 
 
 def prepare() -> None:
@@ -36,13 +39,6 @@ def threads(parameters: int, cores: int | None = None, processes: int = 1) -> in
     return 1 if parameters < 50_000 else max(1, (usable_cores() if cores is None else cores) // processes)
 
 
-SMALL = 5_000_000
-"""Parameters below which one process cannot use several cores well: its matrix products are too short to be divided."""
-
-MOST_PROCESSES = 8
-PROMPTS_EACH = 4  # of a rollout, at least, for each process
-
-
 def processes(parameters: int | None, prompts: int, cores: int | None = None) -> int:
     """How many processes should train a model of this size (None if unknown) together on this machine's CPU.
 
@@ -55,19 +51,11 @@ def processes(parameters: int | None, prompts: int, cores: int | None = None) ->
 
 
 def parameters(path: str) -> int | None:
-    """The size of a model, without loading it; None where that takes a download or a conversion."""
+    """About the size of a model, without loading it; None where that takes a download or a conversion."""
     if preset := re.fullmatch(r"tiny:(\d+)x(\d+)", path):
-        return int(preset[1]) * 12 * int(preset[2]) ** 2  # about; see `fspo.model.tiny`, which takes seconds to import
-    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
-    if not files:
-        return None
-    from safetensors import safe_open
-
-    count = 0
-    for file in files:
-        with safe_open(file, "numpy") as tensors:
-            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-    return count
+        return int(preset[1]) * 12 * int(preset[2]) ** 2  # see `fspo.model.tiny`, which takes seconds to import
+    files = list(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
+    return sum(file.stat().st_size for file in files) // 4 if files else None  # 4 bytes per parameter in float32
 
 
 def usable_cores() -> int:

@@ -17,7 +17,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FSPO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     book = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(book, resources={"metadata": {"path": str(tmp_path)}}).execute()
     printed = "".join(out.get("text", "") for cell in book.cells for out in cell.get("outputs", []))
     assert "LRE" in printed
 

@@ -50,7 +50,7 @@ def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

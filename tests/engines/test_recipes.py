@@ -40,7 +40,7 @@ PAIRS = [(name, engine) for name, engines in ENGINES.items() for engine in engin
 
 def fspo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fspo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def translated(engine: str, config: Any, folder: Path) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> N
     script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "--nproc_per_node", "2", *script],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -31,7 +31,7 @@ class Command(Protocol):
 
 def fspo(*arguments: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command, as a user runs it."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=600, **options)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, **options)
     if check and done.returncode:
         raise AssertionError(f"exit {done.returncode}: {done.stdout}\n{done.stderr}")
     return done

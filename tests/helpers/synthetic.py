@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from fspo import objectives, ratios
 from fspo.config import TrainConfig
 from fspo.fairness import measure, wilson
 from fspo.objectives import Responses
-from fspo.runs import ClipBin, Evaluated, Metrics, RateBin, RunWriter, Sample, Timing, read_lines, rows
+from fspo.runs import ClipBin, Evaluated, Metrics, RateBin, RunWriter, Sample, Timing, rows
 from fspo.runs.schema import Line
 
 NASTY = '<script>alert("x")</script> \'"&<b> \x00\x1b[31m\x07 \ud800 \u202e end'
@@ -128,17 +127,3 @@ def rewrite(folder: Path, lines: Sequence[Line]) -> None:
     writer.path(type(lines[0])).unlink(missing_ok=True)
     for line in lines:
         writer.append(line)
-
-
-def stretch(folder: Path, steps: int) -> Path:
-    """The run repeated until it has so many steps: long, and quickly made."""
-    tables = [pl.read_parquet(path) for path in rows.files(folder)]
-    for step in range(len(tables) + 1, steps + 1):
-        table = tables[(step - 1) % len(tables)].with_columns(step=pl.lit(step, pl.Int32))
-        table.write_parquet(rows.path_of(folder, step))
-    for kind in (Metrics, Timing, Sample):
-        lines = read_lines(folder, kind)
-        by_step = [[line for line in lines if line.step == k + 1] for k in range(len(tables))]
-        again = [line.model_copy(update={"step": s + 1}) for s in range(steps) for line in by_step[s % len(tables)]]
-        rewrite(folder, again)
-    return folder

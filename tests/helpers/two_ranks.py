@@ -1,7 +1,7 @@
-"""One of two processes that learn together, as `torchrun` starts them; the first compares with learning alone.
+"""One of two processes that learn together; the first compares with learning alone.
 
-Run as `python -m helpers.two_ranks FOLDER` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. The
-first process writes `result.json` to the folder: by case, what differs.
+Run as `python -m helpers.two_ranks FOLDER RANK`. The two meet at a file of the folder, and the first writes
+`result.json` to it: by case, what differs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from fspo import objectives, tasks
 from fspo.config import read
@@ -20,10 +21,9 @@ from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load
 from fspo.runs.recorder import Update
 from fspo.tasks.scoring import Scorer
-from fspo.training import processes
 from fspo.training.collect import collect
 from fspo.training.evaluate import evaluate
-from fspo.training.processes import Team
+from fspo.training.processes import ProcessTeam, Team
 from fspo.training.update import Learner
 
 CASES: dict[str, list[str]] = {
@@ -103,12 +103,13 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    config = read(None, ["processes=2"])
-    with processes.assembled(config, Path()) as team:
-        results = {name: compared(options, team) for name, options in CASES.items()}
-        if team.is_main:
-            (Path(sys.argv[1]) / "result.json").write_text(json.dumps(results))
-        team.broadcast(None)
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{folder.resolve()}/meeting", rank=rank, world_size=2)
+    team = ProcessTeam()
+    results = {name: compared(options, team) for name, options in CASES.items()}
+    if team.is_main:
+        (folder / "result.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -99,8 +99,3 @@ def test_no_logits_are_kept_without_gradients(monkeypatch: pytest.MonkeyPatch) -
     assert max(sizes) == 6 * 256
     token_logprobs(hidden, weight, targets)
     assert max(sizes) == 6 * 600
-
-
-def test_temperature_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="temperature is 0"):
-        token_logprobs(*inputs(torch.float32), temperature=0)

@@ -44,7 +44,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def get(server: Server, path: str = "/", **headers: str) -> tuple[http.client.HTTPResponse, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
     connection.putrequest("GET", path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -116,7 +116,7 @@ def test_the_command_ends_cleanly(tmp_path: Path) -> None:
     )  # fmt: skip
     assert process.stdout is not None
     port = int(first(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline()))
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
     process.send_signal(signal.SIGINT)

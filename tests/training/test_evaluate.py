@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 
@@ -69,7 +68,7 @@ def test_answers_without_a_score_are_not_wrong() -> None:
 def test_an_evaluation_without_any_score_has_no_accuracy() -> None:
     for samples in (1, 4):
         summary = summarise([answer(None, 3)] * 8, "eval", prompts=8 // samples, samples=samples)
-        assert math.isnan(summary.accuracy)
+        assert summary.accuracy is None
         assert (summary.pass_at, summary.by_length, summary.by_task) == ({}, [], {})
         line = summary.line(1)
         assert (line.accuracy, line.reward, line.unscored) == (None, None, 8)
@@ -82,4 +81,4 @@ def test_the_interval_over_prompts_covers_prompts_with_missing_scores() -> None:
     assert summary.interval == pytest.approx(wilson(20 * 2 / 3, 20)), "all prompts agree: a bootstrap would be a point"
     assert sorted(summary.pass_at) == [1, 2]
     mixed = summarise(rows[:42] + [answer(None, 3)] * 38, "eval", prompts=20, samples=4)
-    assert mixed.interval[0] < mixed.accuracy < mixed.interval[1]
+    assert mixed.interval[0] < (mixed.accuracy or 0.0) < mixed.interval[1]

@@ -230,12 +230,6 @@ def test_the_local_engine_trains_all_weights_in_float32(run: Run, tmp_path: Path
         run(tmp_path, option)
 
 
-def test_a_folder_is_not_overwritten(run: Run, tmp_path: Path) -> None:
-    run(tmp_path, "steps=1")
-    with pytest.raises(ValueError, match="already holds a run"):
-        run(tmp_path, "steps=1")
-
-
 def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n    return len(completion) / 10\n"
     task = reward_task(tmp_path, body, monkeypatch)

@@ -66,7 +66,7 @@ def evaluate(
         if json_out == "-":
             return
     low, high = result.interval
-    accuracy = f"{result.accuracy:.1%}" if result.unscored < len(result.answers) else "unknown"
+    accuracy = "unknown" if result.accuracy is None else f"{result.accuracy:.1%}"
     console.print(f"{result.prompts} prompts x {result.samples}: accuracy {accuracy} ({low:.1%} to {high:.1%})")
     for k, value in result.pass_at.items() if result.samples > 1 else ():
         low, high = result.pass_at_interval[k]

@@ -117,8 +117,6 @@ def split(answers: Answers, token_budget: int) -> list[tuple[Answers, Tensor]]:
     Groups are ordered by their longest member, so that a micro-batch needs little padding. An answer that exceeds the
     budget by itself is a micro-batch of its own.
     """
-    if token_budget < 1:
-        raise ValueError(f"the token budget is {token_budget}; it must be at least 1")
     lengths = answers.lengths
     pieces: list[tuple[list[int], int]] = []  # answers of one group, and their tokens with the prompt
     for g, indices in enumerate(answers.members):

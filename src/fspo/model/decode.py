@@ -16,49 +16,23 @@ Any other architecture is decoded by the module's own forward with transformers'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import DynamicCache
 
 from fspo.model.forward import Family, rms_norm, trunk
 from fspo.model.loading import Policy
 
-LANES = 16
-"""The linear layers compute a multiple of this many lanes: a matrix product with fewer or an odd number of columns is
-slower."""
-
+LANES = 16  # the linear layers compute a multiple of this many columns: fewer or an odd number are slower
+BLOCK = 128  # columns by which a cohort grows at least; a long one grows by a quarter, so that little is copied
+PADDED = 1.2  # cohorts are joined if that makes them at most this many times as large as their tokens,
+SMALL = 1 << 20  # or if at most this many bytes per layer are padding: reading those takes as long as another cohort
+# Bytes of keys and values of one layer and cohort from which on attention uses all threads: reading them takes one
+# thread 0.3 ms. Below, threads wait for each other longer than they save.
 WIDE = 1 << 22
-"""Bytes of keys and values of one layer and cohort from which on attention uses all threads: reading them takes one
-thread 0.3 ms. Below, threads wait for each other longer than they save."""
-
-BLOCK = 128
-"""Columns by which a cohort grows at least; a long one grows by a quarter, so that copying stays a small share."""
-
-PADDED = 1.2
-"""Cohorts are joined if that makes them at most this many times as large as their tokens."""
-
-SMALL = 1 << 20
-"""Or if at most this many bytes per layer are padding: attending another cohort takes as long as reading those."""
-
-
-class Decoder(Protocol):
-    """Decodes lanes of running answers. Logits are (vocabulary, lanes), and may be overwritten by the caller."""
-
-    token_bytes: int  # memory of one cached token, known from the first `admit` on
-
-    def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
-        """Process prompts and append one lane per entry of `group`, its prompt; the logits of their first tokens."""
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Append one token per lane; the logits of the next one."""
-
-    def keep(self, lanes: Tensor) -> None:
-        """Continue with these lanes only, given in ascending order."""
-
-    def held(self) -> int:
-        """Cached tokens for which memory is held after the next step, padding included."""
 
 
 # --- the Llama family -----------------------------------------------------------------------------------------------
@@ -67,40 +41,43 @@ class Decoder(Protocol):
 class _Weights:
     """Fused copies of one layer's weights; each key-value head is next to the query heads that read it."""
 
-    def __init__(self, parts: Family, index: int) -> None:
-        layer = parts.layers[index]
+    def __init__(self, parts: Family, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
         d, kv, rep = parts.head_size, parts.kv_heads, parts.heads // parts.kv_heads
         scale = d**-0.5
-        wq, wk, wv = layer.q.weight, layer.k.weight, layer.v.weight
-        bq, bk, bv = layer.q.bias, layer.k.bias, layer.v.bias
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        (wq, wk, wv), (bq, bk, bv) = ([getattr(p, name) for p in projections] for name in ("weight", "bias"))
         self.qk_norm: Tensor | None = None
-        if layer.q_norm is not None and layer.k_norm is not None:
-            self.qk_norm = torch.stack([layer.q_norm * scale] * rep + [layer.k_norm])
+        if hasattr(attention, "q_norm"):
+            self.qk_norm = torch.stack([attention.q_norm.weight * scale] * rep + [attention.k_norm.weight])
         else:  # the softmax's scale is folded into the queries
             wq, bq = wq * scale, None if bq is None else bq * scale
         width = wq.shape[1]
         heads = (wq.view(kv, rep, d, width), wk.view(kv, 1, d, width), wv.view(kv, 1, d, width))
-        self.qkv = torch.cat(heads, 1).view(-1, width) * layer.norm
+        self.qkv = torch.cat(heads, 1).view(-1, width) * layer.input_layernorm.weight
         self.qkv_bias = None
         if bq is not None:
             self.qkv_bias = torch.cat((bq.view(kv, rep, d), bk.view(kv, 1, d), bv.view(kv, 1, d)), 1).view(-1, 1)
-        self.gate_up = torch.cat((layer.gate.weight, layer.up.weight)) * layer.mlp_norm
-        self.o, self.down = layer.o.weight, layer.down.weight
+        self.gate_up = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)) * layer.post_attention_layernorm.weight
+        self.o, self.down = attention.o_proj.weight, mlp.down_proj.weight
         self.o_bias = self.gate_up_bias = self.down_bias = None
-        if layer.o.bias is not None:
-            self.o_bias = layer.o.bias.unsqueeze(1)
-        if layer.gate.bias is not None:
-            self.gate_up_bias = torch.cat((layer.gate.bias, layer.up.bias)).unsqueeze(1)
-            self.down_bias = layer.down.bias.unsqueeze(1)
+        if attention.o_proj.bias is not None:
+            self.o_bias = attention.o_proj.bias.unsqueeze(1)
+        if mlp.gate_proj.bias is not None:
+            self.gate_up_bias = torch.cat((mlp.gate_proj.bias, mlp.up_proj.bias)).unsqueeze(1)
+            self.down_bias = mlp.down_proj.bias.unsqueeze(1)
 
 
 class FamilyDecoder:
-    """Decoding for the Llama family. Attention over long answers may use `threads` threads."""
+    """Decodes lanes of running answers. Logits are (vocabulary, lanes), and may be overwritten by the caller.
+
+    Attention over long answers may use `threads` threads. `token_bytes` is the memory of one cached token.
+    """
 
     def __init__(self, parts: Family, positions: int, threads: int) -> None:
         """`positions` is the longest prompt with its answer."""
         self.parts, self.device, self.threads = parts, parts.embedding.device, threads
-        self.weights = [_Weights(parts, i) for i in range(len(parts.layers))]
+        self.weights = [_Weights(parts, layer) for layer in parts.layers]
         cos, sin = parts.rotary_tables(torch.arange(positions, device=self.device))
         self.cos, self.sin = cos, sin[:, : parts.head_size // 2].contiguous()
         self.cohorts: list[Cohort] = []
@@ -109,7 +86,8 @@ class FamilyDecoder:
         self.token_bytes = len(parts.layers) * self.layer_bytes
 
     def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
-        """Compute each prompt once; the logits of the first token of each new lane."""
+        """Compute each prompt once, and append one lane per entry of `group`, its prompt; the logits of their first
+        tokens."""
         parts, lengths = self.parts, [len(p) for p in prompts]
         ends = torch.tensor(lengths).cumsum(0)
         sequences = [(end - n, n, 0, 0) for end, n in zip(ends.tolist(), lengths, strict=True)]
@@ -124,6 +102,7 @@ class FamilyDecoder:
         return (parts.head @ h.t()).index_select(1, rows)
 
     def step(self, tokens: Tensor) -> Tensor:
+        """Append one token per lane; the logits of the next one."""
         parts, lanes = self.parts, len(tokens)
         d, kv, rep = parts.head_size, parts.kv_heads, parts.heads // parts.kv_heads
         half, filled = d // 2, lanes + -lanes % LANES
@@ -177,7 +156,7 @@ class FamilyDecoder:
             a = b
 
     def keep(self, lanes: Tensor) -> None:
-        """Continue with these lanes only; prompts without a lane are dropped too."""
+        """Continue with these lanes only, given in ascending order; prompts without a lane are dropped too."""
         self.position = self.position[lanes]
         left: list[Cohort] = []
         a = 0
@@ -190,13 +169,18 @@ class FamilyDecoder:
         self._join_neighbours()
 
     def held(self) -> int:
+        """Cached tokens for which memory is held after the next step, padding included."""
         return sum(cohort.size(cohort.next_capacity()) for cohort in self.cohorts)
 
     def _join_neighbours(self) -> None:
+        """Join cohorts that are attended faster together, because little padding is added."""
         i = 0
         while i + 1 < len(self.cohorts):
             a, b = self.cohorts[i : i + 2]
-            if worth_joining(a, b, self.layer_bytes):
+            t, longest = max(a.t, b.t), max(a.longest, b.longest)
+            together = (a.rows + b.rows) * t + (len(a.prompt_lengths) + len(b.prompt_lengths)) * longest
+            apart = sum(c.rows * c.t + len(c.prompt_lengths) * c.longest for c in (a, b))
+            if together <= PADDED * apart or (together - apart) * self.layer_bytes <= SMALL:
                 self.cohorts[i : i + 2] = [join([(a, None), (b, None)])]
             else:
                 i += 1
@@ -350,24 +334,11 @@ def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
     whole = Cohort(lengths, merged[0], merged[1], torch.cat(groups), shift)
     if t:
         for part, _ in parts:
-            _drop_columns(part, part.t - t)
+            if (surplus := part.t - t) > 0:  # the first columns of a cohort whose longest rows have left
+                part.keys, part.values = ([x[:, :, surplus:] for x in layers] for layers in (part.keys, part.values))
+                part.t = t
         whole._take(parts, t)
     return whole
-
-
-def _drop_columns(part: Cohort, surplus: int) -> None:
-    """Forget the first columns of a cohort whose longest rows have left."""
-    if surplus > 0:
-        part.keys, part.values = ([x[:, :, surplus:] for x in layers] for layers in (part.keys, part.values))
-        part.t -= surplus
-
-
-def worth_joining(a: Cohort, b: Cohort, bytes_per_layer: int) -> bool:
-    """Whether two neighbours are attended faster together: little padding is added."""
-    t, longest = max(a.t, b.t), max(a.longest, b.longest)
-    together = (a.rows + b.rows) * t + (len(a.prompt_lengths) + len(b.prompt_lengths)) * longest
-    apart = sum(c.rows * c.t + len(c.prompt_lengths) * c.longest for c in (a, b))
-    return together <= PADDED * apart or (together - apart) * bytes_per_layer <= SMALL
 
 
 def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
@@ -387,7 +358,7 @@ def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
 
 
 class ModuleDecoder:
-    """Lanes that were admitted together are one batch of the module's forward."""
+    """The same methods. Lanes that were admitted together are one batch of the module's forward."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -395,11 +366,11 @@ class ModuleDecoder:
         self.token_bytes = 0
 
     def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
-        batch = _Batch(self.policy, prompts)
-        logits = batch.start(torch.tensor(group, device=self.policy.device))
+        batch = _Batch(self.policy, prompts, torch.tensor(group, device=self.policy.device))
         self.batches.append(batch)
-        self.token_bytes = batch.token_bytes()
-        return logits.t().contiguous()
+        whole = sum(t.nbytes for layer in batch.cache.layers for t in (layer.keys, layer.values))
+        self.token_bytes = -(-whole // batch.mask.numel())
+        return batch.first.t().contiguous()
 
     def step(self, tokens: Tensor) -> Tensor:
         parts = tokens.split([len(batch.mask) for batch in self.batches])
@@ -423,20 +394,16 @@ class ModuleDecoder:
 
 
 class _Batch:
-    def __init__(self, policy: Policy, prompts: list[list[int]]) -> None:
+    """Prompts padded left, and their answers; `first` are the logits of the answers' first tokens."""
+
+    def __init__(self, policy: Policy, prompts: list[list[int]], group: Tensor) -> None:
         self.model, self.context, device, pad = policy.model, policy.context, policy.device, policy.pad_id
         longest = max(map(len, prompts))
-        self.ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
+        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-        self.cache: Any = None
-
-    def start(self, group: Tensor) -> Tensor:
-        from transformers import DynamicCache
-
-        self.cache = DynamicCache(config=self.model.config)
-        logits = self._forward(self.ids, (self.mask.cumsum(1) - 1).clamp_min(0))
+        self.cache: Any = DynamicCache(config=self.model.config)
+        self.first = self._forward(ids, (self.mask.cumsum(1) - 1).clamp_min(0)).index_select(0, group)
         self.keep(group)
-        return logits.index_select(0, group)
 
     def step(self, tokens: Tensor) -> Tensor:
         self.mask = F.pad(self.mask, (0, 1), value=1)
@@ -448,11 +415,6 @@ class _Batch:
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)
         self.mask = self.mask[rows]
-
-    def token_bytes(self) -> int:
-        """Memory of the cache per row and position."""
-        whole: int = sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values))
-        return -(-whole // self.mask.numel())
 
     def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         out = self.model(

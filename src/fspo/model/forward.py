@@ -25,39 +25,19 @@ from fspo.model.loading import Policy
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROTARY_TYPES = ("default", "linear", "llama3", "yarn")  # their frequencies do not depend on the length
 
-TILE = 1 << 22
-"""Elements of one tile: 16 MB of float32, which fits into a shared cache."""
-
-KEEP = 1 << 26
-"""Up to this many logits (256 MB of float32) are kept for the backward; above it, tiles are computed again."""
+TILE = 1 << 22  # elements of one tile: 16 MB of float32, which fits into a shared cache
+KEEP = 1 << 26  # up to this many logits (256 MB) are kept for the backward; above it, tiles are computed again
 
 
 # --- the model's parts ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer; the projections are modules, which may have a bias."""
-
-    norm: Tensor
-    q: nn.Linear
-    k: nn.Linear
-    v: nn.Linear
-    o: nn.Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    mlp_norm: Tensor
-    gate: nn.Linear
-    up: nn.Linear
-    down: nn.Linear
-
-
-@dataclass(frozen=True)
 class Family:
-    """A model of the family: its weights and sizes."""
+    """A model of the family: its modules, weights and sizes."""
 
     embed: nn.Embedding  # a module and not a tensor: its padding row gets no gradient
-    layers: tuple[Layer, ...]
+    layers: Any  # modules of Hugging Face
     norm: Tensor
     head: Tensor
     rotary: Any
@@ -91,14 +71,13 @@ def family(policy: Policy) -> Family | None:
         and base.lm_head.bias is None
         and type(base.model.embed_tokens) is nn.Embedding
     )
-    layers = tuple(_layer(block) for block in base.model.layers) if plain else ()
-    modules = [part for layer in layers for part in vars(layer).values() if isinstance(part, nn.Module)]
-    if not plain or not all(type(module) is nn.Linear for module in modules):  # adapters are other modules
+    projections = [part for name, part in base.model.layers.named_modules() if name.endswith("_proj")]
+    if not plain or not all(type(part) is nn.Linear for part in projections):  # adapters are other modules
         return None
     heads = config.num_attention_heads
     return Family(
         embed=base.model.embed_tokens,
-        layers=layers,
+        layers=base.model.layers,
         norm=base.model.norm.weight,
         head=base.lm_head.weight,
         rotary=base.model.rotary_emb,
@@ -106,23 +85,6 @@ def family(policy: Policy) -> Family | None:
         kv_heads=config.num_key_value_heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
         eps=config.rms_norm_eps,
-    )
-
-
-def _layer(block: Any) -> Layer:
-    attention, mlp = block.self_attn, block.mlp
-    return Layer(
-        norm=block.input_layernorm.weight,
-        q=attention.q_proj,
-        k=attention.k_proj,
-        v=attention.v_proj,
-        o=attention.o_proj,
-        q_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
-        k_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
-        mlp_norm=block.post_attention_layernorm.weight,
-        gate=mlp.gate_proj,
-        up=mlp.up_proj,
-        down=mlp.down_proj,
     )
 
 
@@ -231,17 +193,18 @@ def trunk(
     cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
     layout = plan(sequences, n, x.dtype, device)
     for layer in parts.layers:
-        h = rms_norm(x, layer.norm, parts.eps)
-        q = layer.q(h).view(n, parts.heads, parts.head_size)
-        k = layer.k(h).view(n, parts.kv_heads, parts.head_size)
-        v = layer.v(h).view(n, parts.kv_heads, parts.head_size)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = rms_norm(q, layer.q_norm, parts.eps), rms_norm(k, layer.k_norm, parts.eps)
+        attention, mlp = layer.self_attn, layer.mlp
+        h = rms_norm(x, layer.input_layernorm.weight, parts.eps)
+        q = attention.q_proj(h).view(n, parts.heads, parts.head_size)
+        k = attention.k_proj(h).view(n, parts.kv_heads, parts.head_size)
+        v = attention.v_proj(h).view(n, parts.kv_heads, parts.head_size)
+        if hasattr(attention, "q_norm"):
+            q, k = rms_norm(q, attention.q_norm.weight, parts.eps), rms_norm(k, attention.k_norm.weight, parts.eps)
         if cache is not None:
             cache.append((rotate(k, cos, sin), v))
-        x = x + layer.o(attend(q, k, v, cos, sin, layout))
-        h = rms_norm(x, layer.mlp_norm, parts.eps)
-        x = x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
+        x = x + attention.o_proj(attend(q, k, v, cos, sin, layout))
+        h = rms_norm(x, layer.post_attention_layernorm.weight, parts.eps)
+        x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
     return x
 
 
@@ -279,8 +242,6 @@ def token_logprobs(
 
     `hidden` is (N, D) and `weight` (V, D). Both results can be differentiated with respect to both.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; log-probs need a temperature above 0")
     train = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     logprobs, entropy = _Head.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, temperature, with_entropy, train

@@ -64,9 +64,7 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
     # With dropout the log-probs for training would differ from those that the tokens were sampled with.
     model = _moved(model, device).eval()
-    eos_ids = end_ids(model, tokenizer)
-    _check_vocabulary(model, tokenizer, spec)
-    return Policy(model, tokenizer, spec, eos_ids)
+    return Policy(model, tokenizer, spec, end_ids(model, tokenizer))
 
 
 @contextmanager
@@ -109,17 +107,6 @@ def _require(spec: str) -> None:
             f"there is no folder {spec!r}, and no model of that name on the hub, or the hub cannot be asked "
             f"({type(error).__name__}): check the spelling"
         ) from None
-
-
-def _check_vocabulary(model: Any, tokenizer: Any, spec: str) -> None:
-    """Every id of the tokenizer has an embedding; without this a prompt could index past the table."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    highest = max(tokenizer.get_vocab().values(), default=-1)
-    if highest >= rows:
-        raise ValueError(
-            f"the tokenizer of {spec!r} has ids up to {highest}, and the model has {rows} embeddings: they are not of "
-            "the same model"
-        )
 
 
 def save(policy: Policy, folder: str | Path) -> None:

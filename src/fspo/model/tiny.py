@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 # The end token has the name of Qwen's own, which verl looks up in every model of the family.
 SPECIAL = ("<pad>", "<bos>", "<|im_end|>")
+# 61 characters; with the three special tokens the vocabulary has 64 entries.
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n:=+-*/()[]{}<>,.?#|;_^!"
-"""61 characters; with the three special tokens the vocabulary has 64 entries."""
-
 HEAD_SIZE = 32
 
 

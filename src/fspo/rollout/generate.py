@@ -8,7 +8,7 @@ resumed later from there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,33 +16,19 @@ from torch import Tensor
 
 from fspo import runtime
 from fspo.model.answers import Answers
-from fspo.model.decode import BLOCK, Decoder, FamilyDecoder, ModuleDecoder
+from fspo.model.decode import BLOCK, FamilyDecoder, ModuleDecoder
 from fspo.model.forward import family
 from fspo.model.loading import Policy
 from fspo.rollout.sampling import Sampling, uniforms
 from fspo.tasks.task import Example
 
-CACHE_GIB = 2.0
-"""Memory for keys and values, as `rollout.cache_gib`."""
-
-ROWS = 256
-"""Answers that run at once."""
-
-REFILL = 64
-"""Waiting answers are admitted when this many lanes are free: admitting a few at a time costs more than it saves."""
-
-SHRINK = 0.8
-"""Ended answers leave when at most this share of the lanes would remain; removing them more often costs more than it
-saves."""
-
-SPAN = 32
-"""Steps between two looks at the tokens: random numbers are drawn, and ended answers handed over, for so many."""
-
-PREFILL = 16_384
-"""Most prompt tokens that are computed at once, which bounds the memory of activations."""
-
-FILLED = 0.5
-"""Answers are admitted up to this share of the cache's memory; the rest is for those that run."""
+CACHE_GIB = 2.0  # memory for keys and values, as `rollout.cache_gib`
+ROWS = 256  # answers that run at once
+REFILL = 64  # waiting answers are admitted when this many lanes are free: a few at a time cost more than they save
+SHRINK = 0.8  # ended answers leave when at most this share of the lanes would remain, for the same reason
+SPAN = 32  # steps between two looks at the tokens: random numbers are drawn, and ended answers handed over, for so many
+PREFILL = 16_384  # most prompt tokens that are computed at once, which bounds the memory of activations
+FILLED = 0.5  # answers are admitted up to this share of the cache's memory; the rest is for those that run
 
 Watch = Callable[[dict[int, list[int]]], None]
 """Called every `SPAN` steps with the answers that have ended since, by index."""
@@ -63,13 +49,9 @@ def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None
         return [_ids(policy, example.prompt) for example in examples]
     if tokenizer.chat_template is None:
         raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
-    return [encode_turns(policy, [{"role": "user", "content": example.prompt}]) for example in examples]
-
-
-def encode_turns(policy: Policy, turns: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of a conversation by the tokenizer's chat template, with the start of the model's next turn."""
-    text = policy.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True)
-    return _ids(policy, text, add_special_tokens=False)
+    turns = [[{"role": "user", "content": example.prompt}] for example in examples]
+    texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
+    return [_ids(policy, text, add_special_tokens=False) for text in texts]
 
 
 def _ids(policy: Policy, text: str, **options: bool) -> list[int]:
@@ -132,10 +114,8 @@ def generate(
     threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
         parts = family(policy)
-        decoder: Decoder
-        if parts is None:
-            decoder = ModuleDecoder(policy)
-        else:
+        decoder: FamilyDecoder | ModuleDecoder = ModuleDecoder(policy)
+        if parts is not None:
             decoder = FamilyDecoder(parts, max(map(len, ids)) + max_new_tokens, threads)
         lanes = Lanes(
             decoder, ids, group, limit=max_new_tokens, choose=sampling.choose, eos_ids=policy.eos_ids, seed=seed,
@@ -182,7 +162,7 @@ class Lanes:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: FamilyDecoder | ModuleDecoder,
         prompts: Sequence[list[int]],
         group: Sequence[int],
         *,

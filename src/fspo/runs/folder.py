@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from fspo.files import BadLine, json_lines, json_text, own_file, replace_file, replacing, stays_in, yaml_value
+from fspo.files import BadLine, json_lines, json_text, replace_file, replacing, yaml_value
 from fspo.runs import rows as row_files
 from fspo.runs.schema import (
     FORMAT,
@@ -58,7 +58,7 @@ def is_run(folder: Path) -> bool:
 def run_folder(folder: Path) -> Path:
     """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
-    return inside if not is_run(folder) and is_run(inside) and stays_in(folder, inside) else folder
+    return inside if not is_run(folder) and is_run(inside) else folder
 
 
 @contextmanager
@@ -154,10 +154,10 @@ def load(folder: str | Path) -> Run:
         folder=folder,
         facts=facts,
         config=read_config(folder / "config.yaml", notes),
-        metrics=_by_step(_noted(folder, Metrics, notes)),
-        timings=_by_step(_noted(folder, Timing, notes, optional=not local)),
-        evaluations=_by_split(_noted(folder, Evaluated, notes, optional=not local)),
-        cosine=_by_step(_noted(folder, Cosine, notes, optional=True)),
+        metrics=_ordered(_noted(folder, Metrics, notes)),
+        timings=_ordered(_noted(folder, Timing, notes, optional=not local)),
+        evaluations=_ordered(_noted(folder, Evaluated, notes, optional=not local)),
+        cosine=_ordered(_noted(folder, Cosine, notes, optional=True)),
         samples=_spread(_noted(folder, Sample, notes, optional=not local)),
         notes=notes,
     )
@@ -165,8 +165,7 @@ def load(folder: str | Path) -> Run:
 
 def read_lines(folder: Path, kind: type[L]) -> list[L]:
     """All lines of a file, in the order in which they were written; bad ones are left out."""
-    path = folder / f"{kind.file}.jsonl"
-    return [line for line in _lines(path, kind) if line is not None] if own_file(path, folder) else []
+    return list(_noted(folder, kind, []))
 
 
 def last_state(folder: Path, step: int) -> UpdateState | None:
@@ -175,26 +174,19 @@ def last_state(folder: Path, step: int) -> UpdateState | None:
     return states[-1] if states else None
 
 
-def _lines(path: Path, kind: type[L]) -> Iterator[L | None]:
-    """The lines of a file; None in the place of one that is torn or of another shape."""
-    for row in json_lines(path):
-        try:
-            yield None if isinstance(row, BadLine) else kind.model_validate(row)
-        except ValidationError:
-            yield None
-
-
 def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
     """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
     path = folder / f"{kind.file}.jsonl"
-    if not own_file(path, folder):
-        if path.is_symlink():
-            notes.append(f"{path.name} is a link out of the folder and is not read: no {kind.what}.")
-        elif not optional:
+    if not path.is_file():
+        if not optional:
             notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0
-    for line in _lines(path, kind):
+    for row in json_lines(path):
+        try:
+            line = None if isinstance(row, BadLine) else kind.model_validate(row)
+        except ValidationError:
+            line = None
         if line is None:
             bad += 1
         else:
@@ -206,14 +198,9 @@ def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = Fa
         notes.append(f"{path.name} is empty: no {kind.what} yet.")
 
 
-def _by_step(lines: Iterator[L]) -> list[L]:
-    """In order, one line per step: after a resume the later line counts."""
-    table = {line.step: line for line in lines}
-    return [table[step] for step in sorted(table)]
-
-
-def _by_split(lines: Iterator[Evaluated]) -> list[Evaluated]:
-    table = {(line.step, line.split): line for line in lines}
+def _ordered(lines: Iterator[L]) -> list[L]:
+    """In order, one line per step (and split): after a resume the later line counts."""
+    table = {(line.step, getattr(line, "split", "")): line for line in lines}
     return [table[key] for key in sorted(table)]
 
 
@@ -237,7 +224,7 @@ def _cut(text: str) -> str:
 
 def read_facts(path: Path, notes: list[str]) -> Facts:
     """run.json; what is wrong with it is added to `notes`."""
-    if not own_file(path, path.parent):
+    if not path.is_file():
         return Facts()
     try:
         facts = Facts.model_validate_json(path.read_bytes())
@@ -271,9 +258,8 @@ def refuse_script(folder: Path) -> None:
 
 def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
     """config.yaml as a mapping; what is wrong with it is added to `notes`."""
-    if not own_file(path, path.parent):
-        why = "is a link out of the folder" if path.is_symlink() else "is missing"
-        notes.append(f"config.yaml {why}: the configuration is not shown.")
+    if not path.is_file():
+        notes.append("config.yaml is missing: the configuration is not shown.")
         return {}
     try:
         config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))
@@ -300,19 +286,15 @@ class RunWriter:
     def describe(self, config: Mapping[str, Any], *, engine: str, threads: int | None = None) -> None:
         """config.yaml and run.json; where the folder has them already, run.json keeps what has changed."""
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        before = read_config(self.folder / "config.yaml", [])
+        now = changes(before, dict(config)).items() if before else ()
+        earlier = read_facts(self.folder / "run.json", []).changes
         facts = Facts(
             engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads,
-            changes=self._changes(dict(config)),
+            changes=[*earlier, *(Change(setting=key, before=old, after=new) for key, (old, new) in now)],
         )  # fmt: skip
         replace_file(self.folder / "config.yaml", text)
         replace_file(self.folder / "run.json", json_text(facts.model_dump(exclude_none=True), indent=1))
-
-    def _changes(self, config: dict[str, Any]) -> list[Change]:
-        """What earlier starts changed, and what this one does."""
-        before = read_config(self.folder / "config.yaml", [])
-        now = changes(before, config).items() if before else ()
-        earlier = read_facts(self.folder / "run.json", []).changes
-        return [*earlier, *(Change(setting=key, before=old, after=new) for key, (old, new) in now)]
 
     def append(self, line: Line) -> None:
         """One more line of its file, given to the system when this returns."""
@@ -362,11 +344,8 @@ def _readable(path: Path) -> list[dict[str, Any]]:
 
 
 def _versions(engine: str) -> dict[str, str]:
-    names = ["fspo", "torch", "transformers", *({"local": []}.get(engine, [engine]))]
     versions = {}
-    for name in names:
-        try:
+    for name in dict.fromkeys(["fspo", "torch", "transformers", engine]):
+        with suppress(importlib.metadata.PackageNotFoundError):  # "local" is no package
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions

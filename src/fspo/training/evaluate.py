@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from pydantic import Field
 
 from fspo.fairness.bins import cut
 from fspo.fairness.measure import wilson
@@ -39,33 +40,22 @@ class Answer:
     features: dict[str, float] = field(default_factory=dict)  # see Task.features
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Evaluated):
     """What a policy does on held-out prompts, over the answers that could be scored. `accuracy` is avg@k, their mean;
-    pass@k is the mean over the prompts with at least k scored answers. Without any scored answer they are NaN or empty.
+    pass@k is the mean over the prompts with at least k scored answers. Without any scored answer they are None or
+    empty. A run folder keeps everything but the answers.
     """
 
-    split: str
     prompts: int
     samples: int
-    accuracy: float
     interval: tuple[float, float]
-    reward: float
     truncated: float
     unscored: int
-    unscored_by_kind: dict[str, int]
-    unscored_example: dict[str, str]
-    pass_at: dict[int, float]
-    pass_at_interval: dict[int, tuple[float, float]]
-    by_length: list[RateBin]
-    by_difficulty: list[RateBin]
-    by_task: dict[str, Rate]
-    features: dict[str, float]  # means over the answers that have them
-    answers: list[Answer] = field(repr=False)
+    answers: list[Answer] = Field(exclude=True, repr=False)
 
     def line(self, step: int) -> Evaluated:
-        """Everything but the answers, as a run folder keeps it."""
-        return Evaluated(step=step, **{key: value for key, value in vars(self).items() if key != "answers"})
+        """The evaluation of this step of a run."""
+        return self.model_copy(update={"step": step})
 
 
 def evaluate(
@@ -133,6 +123,7 @@ def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int)
     failed = [Score(None, a.failure or "error", a.message) for a in answers if a.reward is None]
     solved = solved[scored]
     return Evaluation(
+        step=0,
         split=split,
         prompts=prompts,
         samples=samples,
@@ -168,17 +159,19 @@ def _accuracy_interval(n: Floats, right: Floats) -> tuple[float, float]:
         return wilson(float(right.sum()), len(n))
     if n.min() == n.max() or np.ptp(right / n) == 0:
         return _interval(right / n)
-    draws = np.random.default_rng(0).integers(0, len(n), (2000, len(n)))
-    low, high = np.quantile(right[draws].sum(1) / n[draws].sum(1), [0.025, 0.975])
-    return float(low), float(high)
+    return _bootstrap(right, n)
 
 
 def _interval(values: Floats) -> tuple[float, float]:
     """95 % bootstrap interval of a mean over prompts; Wilson's where all agree, since a bootstrap would be a point."""
     if values.min() == values.max():
         return wilson(float(values.sum()), len(values))
-    draws = np.random.default_rng(0).integers(0, len(values), (2000, len(values)))
-    low, high = np.quantile(values[draws].mean(1), [0.025, 0.975])
+    return _bootstrap(values, np.ones_like(values))
+
+
+def _bootstrap(right: Floats, n: Floats) -> tuple[float, float]:
+    draws = np.random.default_rng(0).integers(0, len(n), (2000, len(n)))
+    low, high = np.quantile(right[draws].sum(1) / n[draws].sum(1), [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -6,20 +6,6 @@
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
 
-The data flow from a prompt to a parameter update, file by file:
-
-    training/collect.py       the prompts of a step, their answers, rewards and advantages
-    rollout/generate.py       text to tokens, which answers run, when they end
-    rollout/sampling.py       how the next token is drawn
-    model/decode.py           the logits of the next token
-    model/answers.py          the answers, with every field that the files below add
-    tasks/scoring             how an answer is scored
-    advantages.py             rewards to advantages
-    training/update.py        minibatches, micro-batches, which rows train, the optimiser step
-    model/forward.py          log-probs of answers
-    model/attention.py        attention over answers that share a prompt
-    objectives/objective.py   the loss
-
 With several processes (processes.py) each does its share of sampling, scoring and learning, and the first one alone
 records and saves.
 
@@ -33,7 +19,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +29,9 @@ from fspo import advantages, objectives, tasks
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load, set_threads
-from fspo.objectives import Objective
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.runs.observer import loggers
 from fspo.runs.recorder import Recorder, Update
-from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
 from fspo.training.collect import check_prompts, collect
@@ -82,10 +65,7 @@ def train(
             "--engine trl or verl"
         )
     config = config.model_copy(update={"processes": processes.chosen(config)})
-    with writing(folder), ExitStack() as stack:
-        if processes.is_main():
-            stack.enter_context(claimed(folder, resume=resume))
-        team = stack.enter_context(processes.assembled(config, folder))
+    with writing(folder), claimed(folder, resume=resume), processes.assembled(config, folder) as team:
         return run(config, folder, team, observer or Observer(), handle_signals=handle_signals)
 
 
@@ -93,7 +73,7 @@ def run(config: TrainConfig, folder: Path, team: Team, observer: Observer, *, ha
     """What every process of the team does."""
     observer = observer if team.is_main else Observer()
     with ExitStack() as stack:
-        training = _prepared(config, folder, team, observer, stack)
+        training = _Training(config, folder, team, observer, stack)
         if handle_signals:
             training.asked_to_stop = stack.enter_context(interrupts(observer))
         if training.state.step == 0:
@@ -104,73 +84,57 @@ def run(config: TrainConfig, folder: Path, team: Team, observer: Observer, *, ha
         return training.policy
 
 
-def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer, stack: ExitStack) -> _Training:
-    """Everything that a run needs, loaded; nothing is written before all of it is there."""
-    checkpoints = folder / "checkpoints"
-    if team.is_main:
-        checkpoint.clean(checkpoints)
-    task, held_out = tasks.get(config.task), tasks.get(config.eval_task)
-    start = config.model.path if config.warmup is None else warm_start(config, task, observer.warmup, team)
-    saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
-    device = team.device(config.model.device)
-    policy = load(start if saved is None else str(saved), device=device, seed=config.seed)
-    policy.spec = start
-    threads = set_threads(policy, config.model.threads, team.neighbours)
-    check_prompts(config, policy, task, held_out)
-    objective = objectives.get(**config.objective)
-    reference = load(start, device=device) if objective.kl is not None else None
-    learner = Learner(policy, objective, config, team)
-    state = checkpoint.State()
-    if saved is not None:
-        state = checkpoint.read(saved, learner.optimizer)
-        objective.load_state_dict(state.objective)
-        learner.norm_limit.norms.extend(state.norms)
-        if state.step > config.steps:
-            raise ValueError(
-                f"steps = {config.steps} is below the {state.step} steps that the run in {folder} has already: "
-                f"raise it to {state.step} or more"
-            )
-        observer.note(f"resumed after step {state.step}")
-    elif team.is_main and (folder / "metrics.jsonl").is_file():
-        observer.warn(f"{folder} has no checkpoint yet: the run starts again from its first step")
-    scorer = stack.enter_context(Scorer(task, **config.scoring.model_dump()))
-    eval_scorer = scorer
-    if config.eval.task is not None:
-        eval_scorer = stack.enter_context(Scorer(held_out, **config.scoring.model_dump()))
-    writer = RunWriter(folder, keep_rows=config.log.records)
-    observers = [observer]
-    if team.is_main:
-        writer.cut(state.step if saved is not None else -1)
-        writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
-        observers += loggers(config, folder, stack)
-    return _Training(
-        config, team, policy, reference, objective, learner, task, held_out, scorer, eval_scorer, writer,
-        Recorder(writer, config.log.bins), observers, state,
-        [Answers.from_json(values, policy.device) for values in state.waiting],
-    )  # fmt: skip
-
-
-@dataclass
 class _Training:
     """A run in progress. Every process has one and does all of its work; only the main process writes and calls
     observers."""
 
-    config: TrainConfig
-    team: Team
-    policy: Policy
-    reference: Policy | None
-    objective: Objective
-    learner: Learner
-    task: Task
-    held_out: Task
-    scorer: Scorer
-    eval_scorer: Scorer  # scores held-out answers
-    writer: RunWriter
-    recorder: Recorder
-    observers: list[Observer]
-    state: checkpoint.State
-    waiting: list[Answers]  # rollouts that are not trained on yet, with rollout.staleness
-    asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
+    def __init__(self, config: TrainConfig, folder: Path, team: Team, observer: Observer, stack: ExitStack) -> None:
+        """Load everything that the run needs; nothing is written before all of it is there."""
+        self.config, self.team = config, team
+        checkpoints = folder / "checkpoints"
+        if team.is_main:
+            checkpoint.clean(checkpoints)
+        self.task, self.held_out = tasks.get(config.task), tasks.get(config.eval_task)
+        start = config.model.path if config.warmup is None else warm_start(config, self.task, observer.warmup, team)
+        saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
+        device = config.model.device
+        self.policy = load(start if saved is None else str(saved), device=device, seed=config.seed)
+        self.policy.spec = start
+        threads = set_threads(self.policy, config.model.threads, team.size)
+        check_prompts(config, self.policy, self.task, self.held_out)
+        self.objective = objectives.get(**config.objective)
+        self.reference = load(start, device=device) if self.objective.kl is not None else None
+        self.learner = Learner(self.policy, self.objective, config, team)
+        self.state = checkpoint.State()
+        if saved is not None:
+            self._restore(saved, folder)
+            observer.note(f"resumed after step {self.state.step}")
+        elif team.is_main and (folder / "metrics.jsonl").is_file():
+            observer.warn(f"{folder} has no checkpoint yet: the run starts again from its first step")
+        # Rollouts that are not trained on yet, with rollout.staleness.
+        self.waiting = [Answers.from_json(values, self.policy.device) for values in self.state.waiting]
+        self.scorer = stack.enter_context(Scorer(self.task, **config.scoring.model_dump()))
+        self.eval_scorer = self.scorer
+        if config.eval.task is not None:
+            self.eval_scorer = stack.enter_context(Scorer(self.held_out, **config.scoring.model_dump()))
+        self.writer = RunWriter(folder, keep_rows=config.log.records)
+        self.recorder = Recorder(self.writer, config.log.bins, optional=False)
+        self.observers = [observer]
+        self.asked_to_stop: Callable[[], int] = lambda: 0  # the number of the signal that asked, or 0
+        if team.is_main:
+            self.writer.cut(self.state.step if saved is not None else -1)
+            self.writer.describe(config.model_dump(mode="json"), engine="local", threads=threads)
+            self.observers += loggers(config, folder, stack)
+
+    def _restore(self, saved: Path, folder: Path) -> None:
+        self.state = checkpoint.read(saved, self.learner.optimizer)
+        self.objective.load_state_dict(self.state.objective)
+        self.learner.norm_limit.norms.extend(self.state.norms)
+        if self.state.step > self.config.steps:
+            raise ValueError(
+                f"steps = {self.config.steps} is below the {self.state.step} steps that the run in {folder} has "
+                f"already: raise it to {self.state.step} or more"
+            )
 
     def step(self, step: int) -> int:
         """One rollout, and the updates on it or on an older one; returns the number of the signal that asks to stop."""

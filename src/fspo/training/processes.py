@@ -5,11 +5,9 @@ prompts and differentiates its share of every minibatch; answers, log-ratios and
 take the same optimiser step. Only the main process, the first, writes, prints and saves. `Team` is one process, which
 has nothing to exchange; `ProcessTeam` is several, by torch.distributed.
 
-The command's own process is the main one and starts the others, which connect to it over the loopback device. Under
-`torchrun` (RANK and WORLD_SIZE in the environment) all processes are there already, on one machine or several, and each
-takes its rank. A process ends with the main one, whose end closes its standard input; when another process ends, the
-main process says which and how at the next exchange, and stops. torch is imported late: `ahead` starts the others
-before it.
+The command's own process is the main one and starts the others, which connect to it over the loopback device. A process
+ends with the main one, whose end closes its standard input; when another process ends, the main process says which and
+how at the next exchange, and stops. torch is imported late: `ahead` starts the others before it.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate, chain, zip_longest
 from pathlib import Path
@@ -58,7 +55,6 @@ class Team:
 
     rank = 0
     size = 1
-    neighbours = 1  # processes on this machine
 
     @property
     def is_main(self) -> bool:
@@ -80,10 +76,6 @@ class Team:
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Replace each gradient by its sum over the processes. A weight that has none anywhere keeps none."""
 
-    def device(self, name: str) -> str:
-        """The device of this process, where the configuration names a kind of device."""
-        return name
-
     def scatter(self, items: Sequence[T]) -> list[T]:
         """The items of this process: every `size`-th, for work whose size is not known yet."""
         return list(items[self.rank :: self.size])
@@ -103,13 +95,12 @@ class Team:
 class ProcessTeam(Team):
     """Several processes, with torch.distributed set up; `lost` is called when another process has ended."""
 
-    def __init__(self, lost: Callable[[], NoReturn]) -> None:
+    def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
         import torch.distributed as dist
 
         self._dist: Any = dist
         self._lost = lost
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
@@ -134,19 +125,15 @@ class ProcessTeam(Team):
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
         import torch
 
-        # One buffer: all gradients in float32 (or wider), then for each weight whether it has one.
-        kind = torch.promote_types(weights[0].dtype, torch.float32)
+        # One buffer: all gradients, then for each weight whether it has one.
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
-        has = torch.tensor([float(w.grad is not None) for w in weights], device=weights[0].device)
-        buffer = torch.cat([part.reshape(-1).to(kind) for part in [*parts, has]])
+        has = torch.tensor([w.grad is not None for w in weights], dtype=parts[0].dtype)
+        buffer = torch.cat([part.reshape(-1) for part in [*parts, has]])
         with self._exchange():
             self._dist.all_reduce(buffer)
         *sums, counts = buffer.split([*(w.numel() for w in weights), len(weights)])
         for weight, total, count in zip(weights, sums, counts.tolist(), strict=True):
-            weight.grad = total.view_as(weight).to(weight.dtype) if count else None
-
-    def device(self, name: str) -> str:
-        return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if name == "cuda" else name
+            weight.grad = total.view_as(weight) if count else None
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -154,6 +141,7 @@ class ProcessTeam(Team):
             yield
         except RuntimeError:  # torch.distributed's, where a connection is closed
             self._lost()
+            raise
 
 
 # --- how many ---------------------------------------------------------------------------------------------------------
@@ -161,51 +149,32 @@ class ProcessTeam(Team):
 
 def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
-    torchrun = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
-    count, alone = config.processes if torchrun is None else int(torchrun), _alone(config)
-    if count > 1 and alone and torchrun is None:
-        raise ValueError(f"processes = {count} is not possible {alone}")
-    if count:
-        return count
-    if alone or config.model.device not in ("cpu", "cuda"):
-        return 1
-    if config.model.device == "cuda":
-        import torch
-
-        return max(1, torch.cuda.device_count())
+    alone = _alone(config)
+    if config.processes > 1 and alone:
+        raise ValueError(f"processes = {config.processes} is not possible {alone}")
+    if config.processes or alone:
+        return config.processes or 1
     return runtime.processes(runtime.parameters(config.model.path), prompts=config.rollout.prompts)
 
 
 def _alone(config: TrainConfig) -> str | None:
     """The reason why several processes are unsupported and what to set, or None."""
-    if ":" in config.model.device:
-        return f"with model.device={config.model.device}, which they cannot share: set model.device=cuda or processes=1"
+    if config.model.device != "cpu":
+        return f"with model.device={config.model.device}: set processes=1, or use --engine trl or verl for several GPUs"
     here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
     return f"while {here[0]!r} is only known to this process: write module:Class, or set processes=1" if here else None
-
-
-def is_main() -> bool:
-    """Whether this is the main process of its run, before there is a team."""
-    return os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
 
 
 # --- the main process -----------------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Other:
-    """Another process, started by the main one."""
+    """Another process, started by the main one: it imports what training needs, then waits for its work."""
 
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]  # what it has printed
-
-    @classmethod
-    def launched(cls) -> _Other:
-        """A process that imports what training needs, then waits for its work."""
-        output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the run ends
+    def __init__(self) -> None:
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  # what it prints; closed when the run ends
         command = [sys.executable, "-c", LAUNCH, json.dumps(sys.path)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
-        return cls(process, output)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.output, stderr=subprocess.STDOUT)
 
     def send(self, work: Any) -> None:
         assert self.process.stdin is not None
@@ -213,9 +182,7 @@ class _Other:
             self.process.stdin.write(pickle.dumps(work))
             self.process.stdin.flush()  # and left open: it is closed when the main process ends
 
-    def stop(self, *, at_once: bool) -> None:
-        if at_once:
-            self.process.kill()
+    def close(self) -> None:
         try:
             self.process.wait(timeout=2 * GRACE)
         except subprocess.TimeoutExpired:
@@ -226,102 +193,71 @@ class _Other:
             self.process.stdin.close()
         self.output.close()
 
+    def end(self) -> str | None:
+        """How it has ended; None while it runs, or where it only follows one that has ended."""
+        code = self.process.poll()
+        if code in (None, 0, LOST_MAIN):  # 0: all its work is done, and the main one's is not
+            return None
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        self.output.seek(0)
+        last = self.output.read().decode(errors="replace").strip().splitlines()[-1:]
+        return f"ended with code {code}" + (f" ({last[0]})" if last else "")
+
 
 _waiting: list[_Other] = []  # launched ahead of their run
 
 
 def ahead(config: TrainConfig) -> None:
     """Launch the other processes of a run while this one still imports its libraries, which takes seconds."""
-    if "RANK" not in os.environ:
-        _waiting.extend(_Other.launched() for _ in range(chosen(config) - 1 - len(_waiting)))
+    _waiting.extend(_Other() for _ in range(chosen(config) - 1 - len(_waiting)))
 
 
 @contextmanager
 def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     """The team of a run, of `config.processes` processes."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _connect(config.model.device, init_method="env://")
-        yield ProcessTeam(_lost_under_torchrun)
-    elif config.processes == 1:
+    size = config.processes
+    if size == 1:
         yield Team()
-    else:
-        with _Started(config, folder) as team:
-            yield team
+        return
+    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-
-def _lost_under_torchrun() -> NoReturn:
-    raise ProcessEndedError("another process of the run has ended: its own message says why; --resume goes on")
-
-
-class _Started:
-    """The processes that the main one has started."""
-
-    def __init__(self, config: TrainConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        self.others: list[_Other] = []
-
-    def __enter__(self) -> Team:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-        if any(name == "lo" for _, name in socket.if_nameindex()):  # need not be what this machine's name resolves to
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        size = self.config.processes
-        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
-        try:
-            for rank in range(1, size):
-                self.others.append(_waiting.pop() if _waiting else _Other.launched())
-                self.others[-1].send((self.config, self.folder, store.port, rank, size))
-            while not store.check([f"ready {rank}" for rank in range(1, size)]):
-                if any(other.process.poll() is not None for other in self.others):
-                    self._lost()
-                time.sleep(POLL)
-            _connect(self.config.model.device, store=store, rank=0, world_size=size)
-        except BaseException:
-            self._stop(at_once=True)
-            raise
-        return ProcessTeam(self._lost)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._stop(at_once=kind is not None)
-
-    def _stop(self, *, at_once: bool) -> None:
-        import torch.distributed as dist
-
-        for other in self.others:
-            other.stop(at_once=at_once)
+    if any(name == "lo" for _, name in socket.if_nameindex()):  # need not be what this machine's name resolves to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+    others = [_waiting.pop() if _waiting else _Other() for _ in range(1, size)]
+    try:
+        for rank, other in enumerate(others, start=1):
+            other.send((config, folder, store.port, rank, size))
+        while not store.check([f"ready {rank}" for rank in range(1, size)]):
+            if any(other.process.poll() is not None for other in others):
+                _lost(others)
+            time.sleep(POLL)
+        dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=0, world_size=size)
+        yield ProcessTeam(lambda: _lost(others))
+    except BaseException:
+        for other in others:
+            other.process.kill()
+        raise
+    finally:
+        for other in others:
+            other.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _lost(self) -> NoReturn:
-        """An exchange has failed: wait until the process that ended is known, and say how it did."""
-        deadline = time.monotonic() + GRACE
-        while time.monotonic() < deadline and (sentence := self._ended()) is None:
-            time.sleep(POLL)
-        raise ProcessEndedError(sentence or "the connection to another process of the run is lost; --resume goes on")
 
-    def _ended(self) -> str | None:
-        """Which process has ended, and how; None while all of them run, or only follow one that has ended."""
-        for rank, other in enumerate(self.others, start=1):
-            code = other.process.poll()
-            if code in (None, 0, LOST_MAIN):  # 0: all its work is done, and the main one's is not
-                continue
-            other.output.seek(0)
-            last = other.output.read().decode(errors="replace").strip().splitlines()[-1:]
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            text = f" ({last[0]})" if last and code > 0 else ""
-            return f"process {rank} of 0 to {len(self.others)} {how}{text}; --resume goes on from the last checkpoint"
-        return None
-
-
-def _connect(device: str, **options: Any) -> None:
-    import torch
-    import torch.distributed as dist
-
-    backend = "gloo"
-    if device.startswith("cuda"):
-        backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", options.get("rank", 0))))
-    dist.init_process_group(backend, timeout=PATIENCE, **options)
+def _lost(others: list[_Other]) -> NoReturn:
+    """An exchange has failed: wait until the process that ended is known, and say how it did."""
+    deadline = time.monotonic() + GRACE
+    while time.monotonic() < deadline:
+        for rank, other in enumerate(others, start=1):
+            if (how := other.end()) is not None:
+                raise ProcessEndedError(
+                    f"process {rank} of 0 to {len(others)} {how}; --resume goes on from the last checkpoint"
+                )
+        time.sleep(POLL)
+    raise ProcessEndedError("the connection to another process of the run is lost; --resume goes on")
 
 
 # --- the others -----------------------------------------------------------------------------------------------------
@@ -347,7 +283,7 @@ def _follow() -> int:
     threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
-    _connect(config.model.device, store=store, rank=rank, world_size=size)
+    dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
         run(config, folder, ProcessTeam(_end_with_another), Observer())
     dist.destroy_process_group()

@@ -37,8 +37,7 @@ from fspo.runs.recorder import Update
 from fspo.training.collect import combined_seed
 from fspo.training.processes import Team
 
-WINDOW = 64
-"""Updates that the median of gradient norms is taken over."""
+WINDOW = 64  # updates that the median of gradient norms is taken over
 
 
 class Learner:
@@ -197,7 +196,8 @@ class Learner:
                 part.cosine = None if direction is None else Cosine(step=compare[0], update=compare[1], **direction)
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
-            part.add(result, indices, len(indices) / computed, float(_kl(out, old)))
+            part.add(result, indices, len(indices) / computed)
+            part.kl += float(low_variance_kl(masked(out.logprobs.detach() - old, out.mask)).sum())
         return part
 
     def _forward(self, batch: Answers) -> LogProbs:
@@ -254,7 +254,7 @@ class _Part:
     rows: int
     healthy: bool = True
     loss: float = 0.0
-    kl: float = 0.0
+    kl: float = 0.0  # sum over tokens of the low-variance estimate of KL(old || new)
     metrics: dict[str, float] = field(default_factory=dict)
     cosine: Cosine | None = None
     old: Tensor | None = None  # log-probs of its rows at the first update, for the other processes
@@ -262,14 +262,13 @@ class _Part:
     def __post_init__(self) -> None:
         self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
 
-    def add(self, result: Output, indices: Tensor, share: float, kl: float) -> None:
+    def add(self, result: Output, indices: Tensor, share: float) -> None:
         """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
         self.log_ratio[indices] = result.log_ratio.double().cpu()
         self.accepted[indices] = result.accepted.double().cpu()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value
         self.loss += float(result.loss.detach())
-        self.kl += kl
 
 
 def _columns(
@@ -286,11 +285,6 @@ def _columns(
         "log_ratio": [log_ratio.get(i) for i in rows],
         "accepted": [accepted.get(i) for i in rows],
     }
-
-
-def _kl(out: LogProbs, old: Tensor) -> Tensor:
-    """Sum over tokens of the low-variance estimate of KL(old || new)."""
-    return low_variance_kl(masked(out.logprobs.detach() - old, out.mask)).sum()
 
 
 def _padded(rows: list[list[float]], like: Tensor) -> Tensor:

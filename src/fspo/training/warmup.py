@@ -34,14 +34,11 @@ VERSION = 4  # of this procedure and of the `tiny:` models: raise it when either
 Progress = Callable[[int, int, float], None]  # steps done, most steps, share solved
 
 
-def cache_folder() -> Path:
-    """The folder of the warm starts: FSPO_CACHE, or the user's cache folder."""
-    home = os.environ.get("FSPO_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fspo"
-    return Path(home) / "warm"
-
-
 def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None, team: Team | None = None) -> str:
-    """The folder of the warmed-up model, made now if it is not in the cache, by all processes of a team together."""
+    """The folder of the warmed-up model, made now if it is not in the cache, by all processes of a team together.
+
+    The cache is the folder FSPO_CACHE, or one in the user's own.
+    """
     assert config.warmup is not None
     team = team or Team()
     settings: dict[str, Any] = {
@@ -56,27 +53,24 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
         "seed": config.seed,
         "processes": team.size,
     }
-    folder = cache_folder() / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
+    home = os.environ.get("FSPO_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fspo"
+    folder = Path(home) / "warm" / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
     if not team.broadcast((folder / "warmup.json").is_file()):
-        policy = load(config.model.path, device=team.device(config.model.device), seed=config.seed)
-        set_threads(policy, config.model.threads, team.neighbours)
+        policy = load(config.model.path, device=config.model.device, seed=config.seed)
+        set_threads(policy, config.model.threads, team.size)
         with Scorer(task, **config.scoring.model_dump()) as scorer:
             history = fit(
                 policy, task, scorer, config.warmup, config.rollout.max_new_tokens, config.seed, progress, team
             )
         if team.is_main:
-            _keep(policy, folder, json_text({"settings": settings, "history": history}, indent=1))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # never half of a model
+                made = Path(scratch) / "model"
+                save(policy, made)
+                replace_file(made / "warmup.json", json_text({"settings": settings, "history": history}, indent=1))
+                if not folder.exists():
+                    os.replace(made, folder)
     return team.broadcast(str(folder))
-
-
-def _keep(policy: Policy, folder: Path, made: str) -> None:
-    """Put the model into the cache, with how it was made; never half of it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        save(policy, Path(scratch) / "model")
-        replace_file(Path(scratch) / "model" / "warmup.json", made)
-        if not folder.exists():
-            os.replace(Path(scratch) / "model", folder)
 
 
 def fit(
@@ -113,7 +107,7 @@ def fit(
             solved = evaluate(
                 policy, task, scorer, split="validation", prompts=config.prompts, max_new_tokens=max_new_tokens,
                 temperature=1.0, seed=seed, team=team,
-            ).accuracy  # fmt: skip
+            ).accuracy or 0.0  # fmt: skip
             history.append({"step": step + 1, "loss": sum(team.total([loss])), "solved": solved})
             if progress is not None:
                 progress(step + 1, config.max_steps, solved)
