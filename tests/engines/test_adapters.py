@@ -329,8 +329,8 @@ def test_trls_async_trainer_weighs_whole_completions(name: str, async_trainer: C
 def test_a_trainer_that_unsloth_made_is_refused() -> None:
     made = type("UnslothGRPOTrainer", (), {})
     with pytest.raises(ValueError, match="Unsloth has replaced the loss"):
-        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {})())
-    adapters.refuse_unsloth(type("FSPOTrainer", (), {})())
+        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {}))
+    adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
 
 
 class ClippedPGLossFn:

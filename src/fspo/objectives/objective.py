@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
+
+NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Objective(Settings, ABC):
     kl: KLPenalty | None = Field(None, description="penalty to a reference policy; needs ref_logprobs")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
     mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
+
+    _warned: bool = PrivateAttr(False)  # of a batch that was clipped nearly as a whole
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -197,6 +202,13 @@ class Objective(Settings, ABC):
             bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
+        if totals is None and metrics.get("clip_rate", 0.0) > NEARLY_ALL and not self._warned:  # trainers give totals
+            self._warned = True
+            warnings.warn(
+                f"{self.name} clipped {metrics['clip_rate']:.0%} of the gradients of this batch: widen its range, or "
+                "lower the learning rate or the number of updates per rollout",
+                stacklevel=2,
+            )
         lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
         return Output(loss, batch.log_ratio.detach(), surrogate.accepted, lengths, metrics)
 

@@ -145,7 +145,7 @@ def _prepared(config: TrainConfig, folder: Path, team: Team, observer: Observer,
         observers += loggers(config, folder, stack)
     return _Training(
         config, team, policy, reference, objective, learner, task, held_out, scorer, eval_scorer, writer,
-        Recorder(writer, config.log.bins), observers, state,
+        Recorder(writer, config.log.bins, optional=False), observers, state,
         [Answers.from_json(values, policy.device) for values in state.waiting],
     )  # fmt: skip
 
