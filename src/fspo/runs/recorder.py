@@ -17,13 +17,13 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from fspo import objectives, ratios
 from fspo.fairness.bins import cut
@@ -144,7 +144,7 @@ class Recorder:
         self.step, self.update = start + 1, 0  # the rollout, from 1, and the optimiser step on it, from 0
         self.updates: list[Update] = []  # on the current rollout
         self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last update ended
-        self._calls = 0
+        self._waiting = 0  # how many these are
         self._known: dict[str, Any] = {}  # further metrics of the rollout
         self._must_cut = True  # the folder may hold lines of an earlier run from this step on
 
@@ -155,7 +155,8 @@ class Recorder:
             config = {"objective": {"name": self.rule.name, **given}, **config}
         self._described = True
         if self.writer is not None:
-            self.writer.describe(config, engine=engine)
+            with self._writing():
+                self.writer.describe(config, engine=engine)
 
     # --- from the tensors of a loss -------------------------------------------------------------------------------
 
@@ -183,57 +184,65 @@ class Recorder:
         place of `parts`. `columns` are further columns of the rows (`reward`, `task`, `truncated`, ...), one value per
         response, and `known` further metrics of the rollout (`reward`, `loss`, ...).
         """
+        if unknown := (columns or {}).keys() - COLUMNS.keys():
+            raise ValueError(f"rows have no column {sorted(unknown)[0]!r}: they have {', '.join(COLUMNS)}")
         if os.getpid() != self._process:
             return {}
+        tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler": sampler_logprobs,
+                  "advantages": advantages, "accepted": accepted}  # fmt: skip
         with self._lock:
             if not self.announces:  # the first call
                 self.announces = True
                 atexit.register(self.flush)
                 if not self._described:
                     self.describe({}, "own loop")
-            self._parts.append(
-                self._rows(logprobs, old_logprobs, advantages, mask, segment_ids, cu_seqlens, sampler_logprobs,
-                           accepted, columns or {})
-            )  # fmt: skip
-            self._calls += 1
-            ended = self._calls == self.per_update if last is None else last
-            return loggable(self.end_update(**known)) if ended else {}
+            rows = self._rows(tokens, mask, segment_ids, cu_seqlens, columns or {})
+            self._waiting += len(rows["length"])
+            if self._waiting > MOST_ROWS:
+                self._warn("waiting", f"no optimiser step ended within {MOST_ROWS:,} rows: later rows are left out")
+                rows = {name: [] for name in rows}
+            self._parts.append(rows)
+            ended = len(self._parts) == self.per_update if last is None else last
+            numbers = {name: float(value) for name, value in known.items()}
+            return loggable(self.end_update(**numbers)) if ended else {}
 
     def _rows(
-        self, logprobs: Any, old: Any, advantages: Any, mask: Any, segment_ids: Any, cu_seqlens: Any, sampler: Any,
-        accepted: Any, columns: Mapping[str, list[Any]],
-    ) -> dict[str, list[Any]]:  # fmt: skip
+        self, given: dict[str, Any], mask: Any, segment_ids: Any, cu_seqlens: Any, columns: Mapping[str, list[Any]]
+    ) -> dict[str, list[Any]]:
         """The rows of a micro-batch; none of one whose log-probs or advantages are not finite."""
-        tokens = {"logprobs": logprobs, "old_logprobs": old, "sampler": sampler}
-        for name, values in {"advantages": advantages, "accepted": accepted}.items():
-            if isinstance(values, list | tuple) or getattr(values, "shape", None) == getattr(logprobs, "shape", ()):
-                tokens[name] = values
+        shape, per_response = getattr(given["logprobs"], "shape", None), {}
+        for name in ("advantages", "accepted"):
+            value = given[name]
+            if not isinstance(value, list | tuple) and (value is None or value.shape != shape):
+                per_response[name] = given.pop(name)
         with torch.no_grad():
             mask = [m.bool() for m in mask] if isinstance(mask, list | tuple) else mask if mask is None else mask.bool()
-            tokens, mask, packing = laid_out(tokens, mask, segment_ids, cu_seqlens)
-            new, old = tokens["logprobs"].detach(), tokens["old_logprobs"].detach()
-            A = tokens.get("advantages", advantages).detach().to(new.dtype)
-            difference = new - old if mask is None else torch.where(mask, new - old, 0.0)
+            tokens, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
+            known = {name: x.detach() for name, x in (tokens | per_response).items() if x is not None}
+            new, old, A = known["logprobs"], known["old_logprobs"], known["advantages"]
+            difference = new - old
+            if mask is not None:
+                difference, A = (torch.where(mask, x, 0.0) if x.shape == mask.shape else x for x in (difference, A))
             if not (torch.isfinite(difference).all() and torch.isfinite(A).all()):
                 self.not_finite += 1
                 self._warn("not_finite", "log-probs or advantages are NaN or infinite: such micro-batches have no rows")
                 return {name: [] for name in (*OF_A_RESPONSE, *columns)}
-            batch = Batch.check(new, old, A, mask, packing=packing)
-            survived = tokens.get("accepted", accepted)
+            batch = Batch.check(new, old, A.to(new.dtype), mask, packing=packing)
+            accepted = per_response.get("accepted")
             if "accepted" in tokens:
-                survived = batch.share(tokens["accepted"].to(new.dtype))
-            elif survived is None and self.rule is not None:
+                accepted = batch.share(tokens["accepted"].to(new.dtype))
+            elif accepted is None and self.rule is not None:
                 whole = batch.by_token and not self.rule.needs_tokens
                 asked = replace(batch, advantages=batch.share(batch.advantages)) if whole else batch
-                survived = self.rule.surrogate(asked).accepted
-            return response_rows(batch, survived, tokens["sampler"], self.rule, columns)
+                accepted = self.rule.surrogate(asked).accepted
+            return response_rows(batch, accepted, tokens["sampler"], self.rule, columns)
 
     # --- updates and rollouts -------------------------------------------------------------------------------------
 
     def end_update(self, **known: Any) -> dict[str, Any]:
         """End an optimiser step, on every rank at once, and return its metrics; `known` are more of the rollout's."""
         columns = gather(self._parts, self.copies)
-        self._parts, self._calls = [], 0
+        self._parts, self._waiting = [], 0
         self._known |= known
         metrics = self._learn(columns) if columns["length"] else {}
         self.update += 1
@@ -274,16 +283,24 @@ class Recorder:
         metrics = metrics.model_copy(update={"warnings": warnings_of(metrics)})
         updates, self.updates = self.updates, []
         if self.writer is not None:
-            try:
+            with self._writing():
                 if cut:
                     self.writer.cut(step - 1)
-                _write(self.writer, metrics, updates)
-            except (OSError, pl.exceptions.PolarsError) as error:
-                if not self.optional:
-                    raise
-                self.lost += 1
-                self._warn("lost", f"{self.writer.folder} cannot be written ({error}): the run goes on without records")
+                self.writer.append(metrics)
+                self.writer.rows(metrics.step, _table(updates, metrics.step))
+                for cosine in (u.cosine for u in updates if u.cosine is not None):
+                    self.writer.append(cosine)
         return metrics
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not self.optional:
+                raise
+            self.lost += 1
+            self._warn("lost", f"the run folder cannot be written ({error}): the run goes on without records")
 
     def _warn(self, kind: str, text: str) -> None:
         """Once per kind, on the rank that writes."""
@@ -313,16 +330,8 @@ def record(
     """
     key = os.path.abspath(folder)
     if key not in _recorders:
-        _recorders[key] = Recorder(folder, rule=rule, updates=updates, parts=parts)
+        _recorders.setdefault(key, Recorder(folder, rule=rule, updates=updates, parts=parts))
     return _recorders[key].record(logprobs, old_logprobs, advantages, mask, **more)
-
-
-def _write(writer: RunWriter, metrics: Metrics, updates: list[Update]) -> None:
-    writer.append(metrics)
-    writer.rows(metrics.step, _table(updates, metrics.step))
-    for update in updates:
-        if update.cosine is not None:
-            writer.append(update.cosine)
 
 
 def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 from fspo import advantages, objectives
 from fspo.engines.adapters import refuse_unsloth
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
-from fspo.engines.trl.recorded import correction, log, settings_of, trained, updates_of
+from fspo.engines.trl.records import correction, log, settings_of, trained, updates_of
 from fspo.engines.updates import UpdateTracker, rounded_away
 from fspo.files import replace_file
 from fspo.objectives import Objective
