@@ -183,7 +183,7 @@ def test_all_forms_of_a_batch_have_the_rows_of_the_objective(rule: str | None, t
         torch.testing.assert_close(torch.tensor(rows["accepted"].to_list()), expected.accepted[trained].detach())
         assert metrics["clip_rate"] == pytest.approx(expected.metrics["clip_rate"], rel=1e-5)
     for other_metrics, other in found[1:]:
-        assert other_metrics == pytest.approx(metrics, rel=1e-4, abs=1e-7)
+        assert other_metrics == pytest.approx(metrics, rel=1e-4, abs=1e-5)
         columns = ["length", "log_ratio", "accepted", "advantage", "mismatch"]
         assert_frame_equal(other.select(columns), rows.select(columns), rel_tol=1e-4, abs_tol=1e-6)
 
@@ -290,7 +290,7 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
         (lambda folder: fspo.Recorder(folder, rule="fspo_adaptive"), "learns its band"),
         (lambda folder: fspo.Recorder(folder, updates=0), "updates = 0"),
         (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"rewrad": []}), "no column 'rewrad'"),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0)[:3]), "mask must be a bool tensor"),
+        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0)[:3]), "padded log-probs need a mask"),
     ],
 )
 def test_what_the_recorder_refuses_at_once(make: Callable[[Path], Any], sentence: str, tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ class Recorder:
         with torch.no_grad():
             mask = [m.bool() for m in mask] if isinstance(mask, list | tuple) else mask if mask is None else mask.bool()
             tokens, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
+            if mask is None and packing is None:
+                raise ValueError("padded log-probs need a mask (B, T); packed ones need segment_ids or cu_seqlens")
             known = {name: x.detach() for name, x in (tokens | per_response).items() if x is not None}
             new, old, A = known["logprobs"], known["old_logprobs"], known["advantages"]
             difference = new - old
