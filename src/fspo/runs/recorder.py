@@ -27,7 +27,7 @@ import numpy as np
 
 from fspo import objectives, ratios
 from fspo.fairness.bins import cut
-from fspo.fairness.measure import FairnessReport, report_of_bins
+from fspo.fairness.measure import report_of_bins
 from fspo.objectives import Batch, Objective
 from fspo.objectives.objective import NEARLY_ALL
 from fspo.objectives.packing import laid_out
@@ -316,24 +316,17 @@ _recorders: dict[str, Recorder] = {}
 
 def record(
     folder: str | Path,
-    logprobs: Tokens,
-    old_logprobs: Tokens,
-    advantages: Tokens,
-    mask: Tokens | None = None,
-    *,
+    *tensors: Any,
     rule: str | Objective | None = None,
     updates: int = 1,
     parts: int = 1,
     **more: Any,
 ) -> dict[str, float]:
-    """Record a micro-batch in a run folder: one line in any loss. `more` are those of `Recorder.record`.
-
-    The first call makes the folder's `Recorder`, and the later ones use it.
-    """
+    """One line in any loss: `Recorder.record` of the folder's recorder, which the first call makes."""
     key = os.path.abspath(folder)
     if key not in _recorders:
         _recorders.setdefault(key, Recorder(folder, rule=rule, updates=updates, parts=parts))
-    return _recorders[key].record(logprobs, old_logprobs, advantages, mask, **more)
+    return _recorders[key].record(*tensors, **more)
 
 
 def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
@@ -380,16 +373,12 @@ def clipping(updates: list[Update], bins: int = BINS, draws: int = 4000) -> dict
         "lre": report.lre,
         "lre_interval": report.lre_interval,
         "flatness": report.flatness,
-        "clip_by_length": _bins(report),
+        "clip_by_length": [
+            ClipBin(low=b.low, high=b.high, count=b.count, clip_rate=b.clip_rate, interval=b.clip_interval)
+            for b in report.bins
+        ],
         "log_ratio_size": float(np.abs(S).mean()),
     }
-
-
-def _bins(report: FairnessReport) -> list[ClipBin]:
-    return [
-        ClipBin(low=b.low, high=b.high, count=b.count, clip_rate=b.clip_rate, interval=b.clip_interval)
-        for b in report.bins
-    ]
 
 
 def mismatch(columns: Mapping[str, list[Any]], bins: int = BINS) -> dict[str, float]:

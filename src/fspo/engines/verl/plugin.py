@@ -154,7 +154,7 @@ class _Actor:
         metrics = self.tracker.end_update()
         if self.tracker.update == 0 and self.tracker.writer is not None:
             self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
-        return loss, named(self.loggable(metrics))
+        return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
 
     def ends(self, mask: Tensor, info: dict[str, Any]) -> bool:
         """Count the rows of a micro-batch, and say whether they are the last ones of an update."""
@@ -168,10 +168,6 @@ class _Actor:
             )
         self.rows %= sequences // ranks
         return self.rows == 0
-
-
-def named(metrics: dict[str, float]) -> dict[str, float]:
-    return {f"actor/fspo/{name}": value for name, value in metrics.items()}
 
 
 def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Any]:
@@ -253,7 +249,7 @@ def measured_loss(
     actor = policy.actor(config)
     last = actor.ends(mask, config.global_batch_info)
     found = actor.recorder.record(log_prob, old_log_prob, advantages, mask, accepted=accepted, last=last)
-    return loss, metrics | named(found)
+    return loss, metrics | {f"actor/fspo/{name}": value for name, value in found.items()}
 
 
 def _parameters(config: Any) -> PolicyLoss:
