@@ -7,6 +7,7 @@
     python benchmarks/parts.py overhead       records in a plain loop, and losses inside verl against verl's own GSPO
 
 - objectives: a ratio to the plain loss `(exp(lp - old) * A * mask).sum()`, timed right before each objective; medians.
+  Then the packed form of each against its padded form.
   tests/objectives/test_cost.py has the memory.
 - forward: the work of one update, half of the rollout, gradients of a weighted sum of log-probs. The padded version
   pads prompts on the left and completions on the right, keeps only the logits of the completions, and processes
@@ -98,6 +99,17 @@ def objectives(arguments: argparse.Namespace) -> None:
     for name, ratio in measure(arguments.repeats).items():
         bar = "" if name == "plain" else "1.2" if name in SEQUENCE_LEVEL else "3.0"
         print(f"{name:>16}  {ratio:>12.2f}  {bar:>4}")
+    print("\n100,000 tokens of 100 responses without padding, packed against padded")
+    new, old, A, _ = (x[:100, :1000].detach() if x.dim() == 2 else x[:100] for x in inputs())
+    new = new.clone().requires_grad_()
+    ends, full = torch.arange(101) * 1000, torch.ones(100, 1000, dtype=torch.bool)
+    for name in fspo.objectives.names():
+        objective, times = fspo.objectives.get(name), []
+        for _ in range(2 * arguments.repeats):
+            base = seconds(lambda objective=objective: objective(new, old, A, full).loss, new)
+            flat = lambda objective=objective: objective(new.flatten(), old.flatten(), A, cu_seqlens=ends).loss  # noqa: E731
+            times.append(seconds(flat, new) / base)
+        print(f"{name:>16}  {statistics.median(times):>12.2f}   1.2", flush=True)
 
 
 # --- log-probs of a batch ---------------------------------------------------------------------------------------------

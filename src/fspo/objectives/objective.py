@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
 NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
+_warned: set[str] = set()  # objectives for which a loop of one's own was given it
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,6 @@ class Objective(Settings, ABC):
     kl: KLPenalty | None = Field(None, description="penalty to a reference policy; needs ref_logprobs")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the mean token entropy; needs entropy")
     mismatch: Mismatch | None = Field(None, description="sampler correction; needs sampler_logprobs")
-
-    _warned: bool = PrivateAttr(False)  # of a batch that was clipped nearly as a whole
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -202,11 +201,12 @@ class Objective(Settings, ABC):
             bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
-        if totals is None and metrics.get("clip_rate", 0.0) > NEARLY_ALL and not self._warned:  # trainers give totals
-            self._warned = True
+        rate = metrics.get("clip_rate", 0.0)
+        if totals is None and rate > NEARLY_ALL and self.name not in _warned:  # trainers give totals and warn
+            _warned.add(self.name)
             warnings.warn(
-                f"{self.name} clipped {metrics['clip_rate']:.0%} of the gradients of this batch: widen its range, or "
-                "lower the learning rate or the number of updates per rollout",
+                f"{self.name} clipped {rate:.0%} of the gradients of a batch: widen its range, or lower the learning "
+                "rate or the number of updates per rollout",
                 stacklevel=2,
             )
         lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
