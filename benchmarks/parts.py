@@ -4,8 +4,10 @@
     python benchmarks/parts.py forward        fspo's packed forward against the padded one that TRL uses
     python benchmarks/parts.py logprobs       chunked log-probs against the full logits and TRL's kernel
     python benchmarks/parts.py operations     where the time of a step goes, and the speed of matrix products
+    python benchmarks/parts.py overhead       records in a plain loop, and losses inside verl against verl's own GSPO
 
 - objectives: a ratio to the plain loss `(exp(lp - old) * A * mask).sum()`, timed right before each objective; medians.
+  Then the packed form of each against its padded form.
   tests/objectives/test_cost.py has the memory.
 - forward: the work of one update, half of the rollout, gradients of a weighted sum of log-probs. The padded version
   pads prompts on the left and completions on the right, keeps only the logits of the completions, and processes
@@ -16,6 +18,9 @@
 - operations: one thread, 64 completions of up to 128 tokens of counting chains, every row computed. --model may be the
   folder that `vs_trl.py --case tiny` makes. Printed are the operations with the largest share of the updates' and of
   the rollout's time (torch.profiler), and the speed of products of N tokens.
+- overhead: four updates on 128 completions (mean 57 tokens) of a model of 4 layers of width 128, with --smol also of
+  SmolLM2-135M, in micro-batches of --budget tokens; the sides take turns. Medians of a step's time over the repeats and
+  of its peak memory, as ratios to the same step with verl's GSPO or with GSPO in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib.util
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +99,17 @@ def objectives(arguments: argparse.Namespace) -> None:
     for name, ratio in measure(arguments.repeats).items():
         bar = "" if name == "plain" else "1.2" if name in SEQUENCE_LEVEL else "3.0"
         print(f"{name:>16}  {ratio:>12.2f}  {bar:>4}")
+    print("\n100,000 tokens of 100 responses without padding, packed against padded")
+    new, old, A, _ = (x[:100, :1000].detach() if x.dim() == 2 else x[:100] for x in inputs())
+    new = new.clone().requires_grad_()
+    ends, full = torch.arange(101) * 1000, torch.ones(100, 1000, dtype=torch.bool)
+    for name in fspo.objectives.names():
+        objective, times = fspo.objectives.get(name), []
+        for _ in range(2 * arguments.repeats):
+            base = seconds(lambda objective=objective: objective(new, old, A, full).loss, new)
+            flat = lambda objective=objective: objective(new.flatten(), old.flatten(), A, cu_seqlens=ends).loss  # noqa: E731
+            times.append(seconds(flat, new) / base)
+        print(f"{name:>16}  {statistics.median(times):>12.2f}   1.2", flush=True)
 
 
 # --- log-probs of a batch ---------------------------------------------------------------------------------------------
@@ -299,7 +317,89 @@ def operations(args: argparse.Namespace) -> None:
     print(f"product of 2,048 x 2,048: {speed(2048, 2048, 2048):.0f}")
 
 
-PARTS = {"objectives": objectives, "forward": forward, "logprobs": logprobs_of_tokens, "operations": operations}
+# --- records and losses inside a step ---------------------------------------------------------------------------------
+
+
+def gspo(logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor) -> Tensor:
+    ratio = (((logprobs - old) * mask).sum(-1) / mask.sum(-1)).exp()
+    return -torch.min(ratio * A, ratio.clamp(1 - 3e-4, 1 + 4e-4) * A).mean()
+
+
+def verl_loss(name: str, records: str | None, rows: int) -> Callable[..., Tensor]:
+    """A policy loss as verl's actor calls it, once per micro-batch of an update of so many rows."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import ActorConfig
+
+    from fspo.engines.verl import PolicyLoss
+
+    own: dict[str, object] = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4} if name != "fspo.gspo" else {}
+    if name != "gspo":
+        own["policy_loss"] = PolicyLoss(loss_mode=name, updates=4, records=records)
+    config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **own)
+
+    def loss(logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor) -> Tensor:
+        config.global_batch_info.update(dp_size=1, batch_num_tokens=rows * 57, global_batch_size=rows)
+        value: Tensor = get_policy_loss_fn(name)(
+            old_log_prob=old, log_prob=logprobs, advantages=A.unsqueeze(-1) * mask, response_mask=mask,
+            loss_agg_mode="token-mean" if name == "fspo.gspo" else "seq-mean-token-mean", config=config,
+        )[0]  # fmt: skip
+        return value
+
+    return loss
+
+
+def overhead(args: argparse.Namespace) -> None:
+    """A step with records, and with the losses of the verl plug-in, against the same step without."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for work, policy in policies(args.smol):
+            _overhead(work.name, policy, batch(work, policy), f"{scratch}/{work.name}", args)
+
+
+def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: argparse.Namespace) -> None:
+    parts = split(whole, args.budget)
+    with torch.no_grad():
+        old = [logprobs(policy, micro).logprobs for micro, _ in parts]
+    A = torch.randn(len(whole), generator=torch.Generator().manual_seed(0))
+    recorder = fspo.Recorder(f"{folder}/loop", rule="gspo", updates=4, parts=len(parts))
+
+    def recorded(*tensors: Tensor) -> Tensor:
+        recorder.record(*tensors)
+        return gspo(*tensors)
+
+    sides: dict[str, Callable[..., Tensor]] = {"plain loop": gspo, "plain loop, recorded": recorded}
+    for name in ("gspo", "fspo.gspo", "fspo.measure:gspo") if importlib.util.find_spec("verl") else ():
+        sides[f"verl, {name}"] = verl_loss(name, f"{folder}/{name}", len(whole))
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-6)
+
+    def step(loss: Callable[..., Tensor]) -> tuple[float, float]:
+        """Seconds and the largest resident memory of four updates."""
+        Path("/proc/self/clear_refs").write_text("5")
+        start = time.perf_counter()
+        for _ in range(4):
+            optimizer.zero_grad()
+            for (micro, rows), before in zip(parts, old, strict=True):
+                out = logprobs(policy, micro)
+                loss(out.logprobs, before, A[rows], out.mask).backward()
+            optimizer.step()
+        return time.perf_counter() - start, _status("VmHWM")
+
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for repeat in range(args.repeats + 1):  # the first is a warm-up
+        for name, loss in sides.items():
+            print(f"{title}: repeat {repeat} of {args.repeats}: {name}", file=sys.stderr, flush=True)
+            found[name].append(step(loss))
+    for name, measured in found.items():
+        first = "plain loop" if name.startswith("plain") else "verl, gspo"
+        pairs = list(zip(measured, found[first], strict=True))[1:]
+        times, peaks = (statistics.median(own[k] / base[k] for own, base in pairs) for k in (0, 1))
+        median = statistics.median(own[0] for own, _ in pairs)
+        print(f"{title}: {name:24} {median:7.3f} s, {times:.3f}x the time and {peaks:.3f}x the memory of {first}")
+
+
+PARTS = {
+    "objectives": objectives, "forward": forward, "logprobs": logprobs_of_tokens, "operations": operations,
+    "overhead": overhead,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -307,8 +407,8 @@ def main() -> None:
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--smol", help="forward: folder of SmolLM2-135M in safetensors")
-    parser.add_argument("--budget", type=int, default=4096, help="forward: tokens per packed micro-batch")
+    parser.add_argument("--smol", help="forward, overhead: folder of SmolLM2-135M in safetensors")
+    parser.add_argument("--budget", type=int, default=4096, help="forward, overhead: tokens per packed micro-batch")
     parser.add_argument("--rows", type=int, default=0, help="forward: sequences per padded micro-batch; 0: all")
     for name, default in (("tokens", 2048), ("hidden", 1024), ("vocabulary", 151936)):
         parser.add_argument(f"--{name}", type=int, default=default, help="logprobs")

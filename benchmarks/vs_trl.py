@@ -3,6 +3,7 @@
     python benchmarks/vs_trl.py --case tiny --output DIR [--repeats 5]
     python benchmarks/vs_trl.py --case smol --smol FOLDER --output DIR
     python benchmarks/vs_trl.py --case long --output DIR
+    python benchmarks/vs_trl.py --case tiny --output DIR --overheads     FSPOTrainer and records against GRPOTrainer
 
 - tiny: 4 layers of width 128, 128 completions of up to 128 tokens of counting chains, from a model that was trained on
   worked chains until it solves 30 to 50 %, so that rewards vary.
@@ -21,6 +22,10 @@ All get the same prompts in the same order, temperature 1 over the whole vocabul
 reward, the same OpenMP settings, GRPO's loss and advantage, float32, AdamW, no reference model. TRL: HF generate, no
 gradient checkpointing, logging and saving off. Completions are sampled, so the numbers of tokens differ slightly: the
 measure is completion tokens per second. CPU time is that of one process.
+
+With --overheads the sides are TRL's GRPOTrainer, the same with records (`recorded`, whose training is the same to the
+bit) and FSPOTrainer with GRPO's objective and records: medians of the ratios of step time and peak memory, and the CPU
+seconds that a process takes before its first step.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ TASKS: dict[str, Any] = {"count": COUNT, "sums": Sums(), "chance": Chance()}
 class Piece:
     """Some steps of one side."""
 
-    engine: str  # fspo or trl
+    engine: str  # fspo, trl, recorded or FSPOTrainer
     folder: str
     task: str
     prompts: int
@@ -116,6 +121,7 @@ def trl(piece: Piece) -> list[dict[str, float]]:
         """Measure each step of four updates."""
 
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            seen["start_up"] = time.process_time()
             self.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -130,18 +136,27 @@ def trl(piece: Piece) -> list[dict[str, float]]:
                 holder.lengths = piece.lengths(len(measured))[RANK * rows // RANKS : (RANK + 1) * rows // RANKS]
             seen.update(start=time.perf_counter(), cpu_start=time.process_time())
 
+    config, kind, loss = GRPOConfig, GRPOTrainer, {"loss_type": "grpo", "epsilon": 0.2}
+    if piece.engine == "recorded":
+        from fspo.engines.trl import recorded
+
+        kind = recorded(GRPOTrainer)
+    elif piece.engine == "FSPOTrainer":
+        from fspo.engines.trl import FSPOConfig, FSPOTrainer
+
+        config, kind, loss = FSPOConfig, FSPOTrainer, {"objective": "grpo"}
     with tempfile.TemporaryDirectory() as scratch:
-        options = GRPOConfig(
+        options = config(
             output_dir=scratch, use_cpu=True, bf16=False, gradient_checkpointing=False,
             per_device_train_batch_size=rows // 2 // RANKS, gradient_accumulation_steps=1, steps_per_generation=2,
             num_iterations=2, num_generations=piece.group, max_completion_length=piece.limit, temperature=1.0,
-            beta=0.0, loss_type="grpo", epsilon=0.2, scale_rewards="group", learning_rate=1e-6,
+            beta=0.0, scale_rewards="group", learning_rate=1e-6, **loss,
             lr_scheduler_type="constant", max_steps=4 * (piece.steps + 1), shuffle_dataset=False, seed=0,
             save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
             model_init_kwargs={"dtype": "float32"}, ddp_find_unused_parameters=False,
         )  # fmt: skip
         data = Dataset.from_dict({"prompt": asked, "index": list(range(len(asked)))})
-        trainer = GRPOTrainer(piece.folder, reward, options, data, callbacks=[Turns()])
+        trainer = kind(piece.folder, reward, options, data, callbacks=[Turns()])
         tokenizer = trainer.processing_class
         texts = [
             tokenizer.apply_chat_template(r, tokenize=False, add_generation_prompt=True) if chat else r for r in asked
@@ -171,6 +186,9 @@ SIDES: dict[str, tuple[str, int, bool]] = {  # engine, processes, every row comp
     "fspo, 1 process": ("fspo", 1, False),
     "fspo, 2 processes": ("fspo", 2, False),
 }
+FIRST = "TRL, 1 process"
+OVERHEADS = {FIRST: "trl", "TRL, recorded": "recorded", "FSPOTrainer": "FSPOTrainer"}
+SIDES |= {name: (engine, 1, True) for name, engine in OVERHEADS.items()}
 CORES = 2
 
 
@@ -252,8 +270,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="counted steps per repeat; default 3 for tiny, else 1")
     parser.add_argument("--budget", type=int, default=16384, help="tokens per micro-batch of fspo")
     parser.add_argument("--piece", help=argparse.SUPPRESS)  # a process of its own: JSON of a Piece
-    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES))
+    parser.add_argument("--overheads", action="store_true", help="what FSPOTrainer and records cost")
     args = parser.parse_args()
+    args.sides = args.sides or [name for name in SIDES if (name in OVERHEADS) == args.overheads or name == FIRST]
     if args.piece:
         take_part(args.piece, args.output)
     case, folder = args.case, Path(args.smol or args.output / f"model-{args.case}")
@@ -287,6 +307,20 @@ def main() -> None:
             f"{case}: {name:28s} median {side['tokens_per_second']:8.1f} completion tokens/s "
             f"({side['repeats']} repeats), {side['ratio'] or 0:.2f}x TRL's best; step {side['seconds']:.2f} s "
             f"(rollout {side['rollout']:.2f}), reward {side['reward']:.2f}, peak {side['peak_mb']:.0f} MB per process"
+        )
+    for name in OVERHEADS if args.overheads else ():
+        pairs = [
+            (a["steps"], b["steps"])
+            for a in rows for b in rows
+            if (a["side"], b["side"]) == (name, FIRST) and a["repeat"] == b["repeat"]
+        ]  # fmt: skip
+        ratios = {
+            key: statistics.median(x[key] / y[key] for a, b in pairs for x, y in zip(a, b, strict=True))
+            for key in ("seconds", "peak_mb", "start_up")
+        }
+        print(
+            f"{case}: {name:28s} {ratios['seconds']:.3f}x the step time, {ratios['peak_mb']:.3f}x the peak memory and "
+            f"{ratios['start_up']:.2f}x the CPU time of the start of {FIRST}"
         )
 
 

@@ -138,14 +138,14 @@ def policies(smol: str | None) -> list[tuple[Workload, Policy]]:
 
 def prompts(work: Workload, policy: Policy, seed: int = 0) -> list[list[int]]:
     rng = random.Random(seed)
-    vocabulary = policy.base().config.vocab_size
+    vocabulary = policy.model.config.vocab_size
     return [[rng.randrange(20, vocabulary) for _ in range(rng.randint(*work.prompt))] for _ in range(work.prompts)]
 
 
 def batch(work: Workload, policy: Policy, seed: int = 0) -> Answers:
     """Completions whose lengths vary between and within groups, with the mean length of the workload."""
     rng = random.Random(seed)
-    vocabulary = policy.base().config.vocab_size
+    vocabulary = policy.model.config.vocab_size
     completions: list[list[int]] = []
     spread = min(work.mean, work.limit - work.mean)
     for _ in range(work.prompts):

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from fspo.config import TrainConfig
     from fspo.objectives import Totals
     from fspo.runs import Observer
+    from fspo.runs.recorder import Recorder, record
     from fspo.tasks import Example, Task
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Example", "Observer", "Task", "Totals", "TrainConfig", "__version__", "advantages", "audit", "evaluate", "export",
-    "fairness", "laboratory", "load_run", "objectives", "sample", "tasks", "train",
+    "Example", "Observer", "Recorder", "Task", "Totals", "TrainConfig", "__version__", "advantages", "audit",
+    "evaluate", "export", "fairness", "laboratory", "load_run", "objectives", "record", "sample", "tasks", "train",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "fspo.config": ("TrainConfig",),
     "fspo.objectives": ("Totals",),
     "fspo.runs": ("Observer",),
+    "fspo.runs.recorder": ("Recorder", "record"),
     "fspo.tasks": ("Example", "Task"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

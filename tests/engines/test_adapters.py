@@ -12,7 +12,6 @@ import pickle
 import re
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from torch import Tensor
 import fspo
 from fspo.engines import adapters
 from fspo.objectives import Objective
+from helpers.async_grpo import async_inputs, async_loss, async_trainer
 from helpers.batches import Inputs, random_batch
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -234,72 +234,19 @@ def test_tinkers_own_client_sends_the_gradient() -> None:
     assert "fspo/clip_rate" in result.metrics
 
 
-def async_inputs() -> dict[str, Tensor]:
-    """What TRL's own collator makes of four completions, two of which share a prompt, for one process."""
-    from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout
-    from trl.experimental.async_grpo.packing import TreeRow
-
-    random = torch.Generator().manual_seed(0)
-    row = TreeRow()
-    for i, length in enumerate((3, 9, 5, 14)):
-        prompt = torch.tensor([1, 2, 3 + i // 2])
-        completion = torch.randint(5, 30, (length,), generator=random)
-        mask = torch.cat([torch.zeros(3), torch.ones(length)])
-        mask[4] = 0  # a token that a tool wrote
-        old = torch.randn(length + 3, generator=random) * 0.3 - 1.5
-        row.add(
-            {
-                "input_ids": torch.cat([prompt, completion]), "completion_mask": mask, "old_log_probs": old,
-                "advantage": (1.0, -0.5, 0.7, -1.2)[i], "group_id": i // 2, "metrics": {},
-            }
-        )  # fmt: skip
-    collator = DataCollatorForRollout(pad_token_id=0)
-    inputs: dict[str, Tensor] = collator.torch_call([[row]])
-    return inputs
-
-
-@pytest.fixture
-def async_trainer() -> Callable[[str], Any]:
-    """TRL's AsyncGRPOTrainer with the loss of an objective, without the server and the model that it starts with."""
-    from accelerate import Accelerator
+def packed(name: str) -> Any:
     from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
-    def make(name: str) -> Any:
-        class Trainer(adapters.PackedLoss, AsyncGRPOTrainer):
-            objective = fspo.objectives.get(name)
+    class Trainer(adapters.PackedLoss, AsyncGRPOTrainer):
+        objective = fspo.objectives.get(name)
 
-        trainer: Any = object.__new__(Trainer)
-        trainer.accelerator, trainer._metrics = Accelerator(cpu=True), {"train": defaultdict(list)}
-        trainer.epsilon_low = trainer.epsilon_high = 0.2
-        trainer.aux_loss_enabled, trainer.current_gradient_accumulation_steps = False, 2
-        for name in ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s"):
-            setattr(trainer, f"_step_{name}", 0.0)
-        return trainer
-
-    return make
+    return async_trainer(Trainer)
 
 
-def forward(weights: Tensor) -> Callable[..., Any]:
-    """A model whose log-probs are a differentiable function of the tokens and of what they predict."""
-
-    def model(input_ids: Tensor, shift_labels: Tensor, **_: Any) -> Any:
-        logprobs = -1.5 + weights[input_ids] * weights[shift_labels.clamp(min=0)]
-        return SimpleNamespace(log_probs=logprobs, entropy=logprobs.detach() * 0 + 1.0)
-
-    return model
-
-
-def async_loss(compute: Callable[..., Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    weights = (torch.arange(30, dtype=torch.float32) / 20 - 0.5).requires_grad_()
-    loss = compute(forward(weights), inputs)
-    (gradient,) = torch.autograd.grad(loss, weights)
-    return loss.detach(), gradient
-
-
-def test_trls_async_trainer_with_ppo_is_trls_own_loss(async_trainer: Callable[[str], Any]) -> None:
+def test_trls_async_trainer_with_ppo_is_trls_own_loss() -> None:
     from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
-    inputs, trainer = async_inputs(), async_trainer("ppo")
+    inputs, trainer = async_inputs(), packed("ppo")
     ours = async_loss(trainer.compute_loss, inputs)
     assert not any(name.startswith("clip_ratio") for name in trainer._metrics["train"])
     assert trainer._metrics["train"]["fspo/clip_rate"][0] > 0
@@ -309,8 +256,8 @@ def test_trls_async_trainer_with_ppo_is_trls_own_loss(async_trainer: Callable[[s
 
 
 @pytest.mark.parametrize("name", ["fspo", "gspo", "grpo"])
-def test_trls_async_trainer_weighs_whole_completions(name: str, async_trainer: Callable[[str], Any]) -> None:
-    inputs, trainer = async_inputs(), async_trainer(name)
+def test_trls_async_trainer_weighs_whole_completions(name: str) -> None:
+    inputs, trainer = async_inputs(), packed(name)
     selected = inputs["token_index"] >= 0
 
     def expected(model: Any, inputs: dict[str, Tensor]) -> Tensor:
@@ -329,8 +276,8 @@ def test_trls_async_trainer_weighs_whole_completions(name: str, async_trainer: C
 def test_a_trainer_that_unsloth_made_is_refused() -> None:
     made = type("UnslothGRPOTrainer", (), {})
     with pytest.raises(ValueError, match="Unsloth has replaced the loss"):
-        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {})())
-    adapters.refuse_unsloth(type("FSPOTrainer", (), {})())
+        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {}))
+    adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
 
 
 class ClippedPGLossFn:

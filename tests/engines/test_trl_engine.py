@@ -108,7 +108,7 @@ def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> 
         assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
         torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
     if case not in ("cispo", "vespo", "sapo"):
-        clip_rate = run.tracker.close()["clip_rate"]
+        clip_rate = run.tracker.end_update()["clip_rate"]
         assert 0 < clip_rate < 1, "both sides of the clip range must be met"
 
 

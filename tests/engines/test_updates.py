@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fspo import objectives
-from fspo.engines.updates import UpdateTracker, loggable, rounded_away
+from fspo.engines.updates import UpdateTracker, rounded_away
 from fspo.objectives import Objective, Totals
 from fspo.runs import Metrics, RunWriter, UpdateState, last_state, read_lines
+from fspo.runs.recorder import loggable
 
 
 def update(seed: int, rows: int = 24, width: int = 12) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -44,7 +45,7 @@ def run(objective: Objective, cuts: list[int], rollouts: int = 3, updates: int =
             if len(part):
                 loss = loss + tracker.loss(new[part], old[part], A[part], mask[part], **counts(mask)).loss
         loss.backward()
-        found.append((float(loss.detach()), new.grad, tracker.close()))
+        found.append((float(loss.detach()), new.grad, tracker.end_update()))
     return found
 
 
@@ -84,7 +85,7 @@ def test_the_drift_is_that_of_the_same_place_in_the_previous_rollout() -> None:
             assert known.drift == pytest.approx(expected.drift)
         tracker.loss(new, old, A, mask, **counts(mask))
         sums.append(Totals.of(new, old, mask))
-        tracker.close()
+        tracker.end_update()
     assert (tracker.step, tracker.update) == (3, 0)
 
 
@@ -93,7 +94,7 @@ def test_an_on_policy_update_keeps_the_last_estimate() -> None:
     for seed in range(4):
         new, old, A, mask = update(seed)
         tracker.loss(new if seed == 1 else old, old, A, mask, **counts(mask))
-        tracker.close()
+        tracker.end_update()
     new, old, _, mask = update(1)
     tracker.update = 1
     known, measured = tracker.totals(len(mask), int(mask.sum())), Totals.of(new, old, mask)
@@ -107,7 +108,7 @@ def test_metrics_of_the_objective_are_those_of_all_rows() -> None:
     tracker = UpdateTracker(objective, 1)
     for part in (slice(0, 5), slice(5, 24)):
         tracker.loss(new[part], old[part], A[part], mask[part], **counts(mask), ref_logprobs=old[part] - 0.1)
-    metrics = tracker.close()
+    metrics = tracker.end_update()
     assert metrics["kl_reference"] == pytest.approx(whole, rel=1e-5)
     l = (new - old).detach()[mask]
     assert metrics["kl"] == pytest.approx(float((l.expm1() - l).mean()), rel=1e-5)
@@ -118,13 +119,13 @@ def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path: Path) -> N
     new, old, A, mask = update(0)
     for trained in (mask & False, mask):
         tracker.loss(new, old, A, trained, **counts(mask)).loss.backward()
-        tracker.close()
+        tracker.end_update()
     assert not (tmp_path / "records").exists()
     tracker.flush()
     assert set(pl.read_parquet(tmp_path / "records")["update"]) == {1}
     for _ in range(4):  # to the end of this rollout, and one with nothing to train on, which leaves no record
         tracker.loss(new, old, A, mask & False, sequences=len(mask), tokens=1)
-        assert tracker.close() == {}
+        assert tracker.end_update() == {}
     assert (tracker.step, tracker.update) == (3, 0)
     assert set(pl.read_parquet(tmp_path / "records")["step"]) == {1}
 
@@ -136,7 +137,7 @@ def test_there_is_one_row_per_response_and_update(tmp_path: Path) -> None:
         tracker.loss(
             new if seed % 2 else old, old, A, mask, **counts(mask), columns={"reward": [0.5] * len(mask)}
         )  # fmt: skip
-        tracker.close(reward=0.5)
+        tracker.end_update(reward=0.5)
     rows = pl.read_parquet(tmp_path / "records")
     assert len(rows) == 4 * 24
     assert set(rows["step"]) == {1, 2}
@@ -156,7 +157,7 @@ def test_the_metrics_of_a_rollout_are_over_its_off_policy_updates(tmp_path: Path
     for seed in range(4):
         new, old, A, mask = update(seed)
         tracker.loss(old if seed in (0, 3) else new, old, A, mask, **counts(mask))
-        found.append(tracker.close())
+        found.append(tracker.end_update())
     (line,) = read_lines(tmp_path, Metrics)
     assert line.updates == 4
     assert line.on_policy is False
@@ -176,7 +177,7 @@ def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None
     for each, kept in ((tracker, torch.ones_like(flat)), (with_gradient, ~flat)):
         batch = (new[kept], old[kept], A.masked_fill(flat, 0.0)[kept], mask[kept])
         each.loss(*batch, sequences=24, tokens=int(mask.sum()))
-    found, alone = tracker.close(), with_gradient.close()
+    found, alone = tracker.end_update(), with_gradient.end_update()
     assert found["clip_rate"] > 0
     for key in ("clip_rate", "lre", "flatness", "clip_by_length"):
         assert found[key] == alone[key], key
@@ -190,7 +191,7 @@ def test_an_update_without_any_advantage_has_no_clip_rate(tmp_path: Path) -> Non
     tracker = UpdateTracker(objectives.get("fspo"), 1, tmp_path)
     new, old, A, mask = update(0)
     tracker.loss(new, old, 0 * A, mask, **counts(mask))
-    found = tracker.close()
+    found = tracker.end_update()
     assert not {"clip_rate", "lre", "clip_by_length"} & set(found)
     (written,) = read_lines(tmp_path, Metrics)
     assert (written.clip_rate, written.lre, written.clip_by_length) == (None, None, [])
@@ -211,7 +212,7 @@ def test_a_restored_tracker_goes_on_where_it_was(tmp_path: Path) -> None:
         for tracker in (one, first if seed < 2 else again):
             new, old, A, mask = update(seed)
             out = tracker.loss(new, old, A, mask, **counts(mask))
-            tracker.close()
+            tracker.end_update()
             ends.append(out.loss.item())
     assert ends[0::2] == ends[1::2]
 
@@ -220,7 +221,7 @@ def test_a_trainers_log_gets_plain_finite_numbers() -> None:
     tracker = UpdateTracker(objectives.get("fspo", clip_rate=0.2), 1)
     new, old, A, mask = update(0)
     tracker.loss(new, old, A, mask, **counts(mask))
-    metrics = tracker.close()
+    metrics = tracker.end_update()
     found = loggable(metrics | {"unbounded": math.inf})
     assert found["c_low"] == metrics["c_low"]
     assert "unbounded" not in found
@@ -230,8 +231,8 @@ def test_a_trainers_log_gets_plain_finite_numbers() -> None:
 
 
 def test_an_update_without_a_loss_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="before any loss"):
-        UpdateTracker(objectives.get("fspo"), 1).close()
+    with pytest.raises(RuntimeError, match="the update has no loss"):
+        UpdateTracker(objectives.get("fspo"), 1).end_update()
     with pytest.raises(ValueError, match="updates = 0"):
         UpdateTracker(objectives.get("fspo"), 0)
 

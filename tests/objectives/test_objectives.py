@@ -328,3 +328,15 @@ def test_registry() -> None:
         assert objective.summary
         assert objective.label
         assert all(f.description for f in type(objective).model_fields.values()), name
+
+
+def test_a_loop_of_ones_own_is_warned_once_of_a_batch_that_is_clipped_nearly_as_a_whole(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fspo.objectives.objective._warned", set())
+    old, mask = -torch.ones(10, 4), torch.ones(10, 4, dtype=torch.bool)
+    A = torch.tensor([-1.0] * 2 + [1.0] * 8)  # above the range, A > 0 is clipped
+    objective = fspo.objectives.get("gspo")
+    for rows, count in ((slice(0, 10), 0), (slice(1, 10), 1), (slice(1, 10), 1)):
+        objective(old[rows] + 0.01, old[rows], A[rows], mask[rows])
+        assert sum("of the gradients of a batch" in str(w.message) for w in recwarn) == count

@@ -187,6 +187,24 @@ class TinkerLoss:
 # --- TRL's AsyncGRPOTrainer -----------------------------------------------------------------------------------------
 
 
+class Kept:
+    """A model that keeps the outputs of its last forward."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.outputs = model, None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.outputs = self.model(*args, **kwargs)
+        return self.outputs
+
+    def tokens(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What TRL's packed loss is computed from, one value per trained token of all completions."""
+        selected = inputs["token_index"] >= 0
+        index = inputs["token_index"][selected]
+        computed = {name: getattr(self.outputs, name).flatten()[index] for name in ("log_probs", "entropy")}
+        return computed | {name: inputs[name][selected] for name in ("old_log_probs", "advantages", "segment_id")}
+
+
 class PackedLoss:
     """A base class to put before TRL's `AsyncGRPOTrainer`; `objective` is the one of the trainer's class."""
 
@@ -198,29 +216,23 @@ class PackedLoss:
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         """TRL's forward pass and metrics, and this objective on its packed log-probs; scaled as TRL scales its own."""
-        objective, forwards = fixed(self.objective, ("entropy",)), []
-
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            forwards.append(model(*args, **kwargs))
-            return forwards[-1]
-
+        objective, kept = fixed(self.objective, ("entropy",)), Kept(model)
         theirs: Any = super()
-        theirs.compute_loss(recorded, inputs, return_outputs, num_items_in_batch)
-        selected = inputs["token_index"] >= 0
-        index, segments = inputs["token_index"][selected], inputs["segment_id"][selected]
-        lengths = torch.unique_consecutive(segments, return_counts=True)[1].tolist()
-        tokens = {name: inputs[name][selected].split(lengths) for name in ("old_log_probs", "advantages")}
-        logprobs, entropy = (getattr(forwards[0], key).flatten()[index] for key in ("log_probs", "entropy"))
+        theirs.compute_loss(kept, inputs, return_outputs, num_items_in_batch)
+        tokens = kept.tokens(inputs)
+        lengths = torch.unique_consecutive(tokens["segment_id"], return_counts=True)[1].tolist()
+        rows = {name: values.split(lengths) for name, values in tokens.items()}
         sequences = float(inputs["global_n_forward_tokens"][0] / inputs["mean_seq_len"][0])
         out = loss_of(
-            objective, logprobs.split(lengths), tokens["old_log_probs"], tokens["advantages"],
-            torch.ones_like(index).split(lengths), Totals(round(sequences), float(inputs["global_n_tokens"][0])),
-            entropy=entropy.split(lengths) if objective.entropy_coef else None,
+            objective, rows["log_probs"], rows["old_log_probs"], rows["advantages"],
+            torch.ones_like(tokens["segment_id"]).split(lengths),
+            Totals(round(sequences), float(inputs["global_n_tokens"][0])),
+            entropy=rows["entropy"] if objective.entropy_coef else None,
         )  # fmt: skip
         trainer: Any = self
         loss: Tensor = out.loss * trainer.accelerator.num_processes
         if trainer.aux_loss_enabled:
-            loss = loss + trainer.router_aux_loss_coef * forwards[0].aux_loss
+            loss = loss + trainer.router_aux_loss_coef * kept.outputs.aux_loss
         metrics = self._metrics["train"]
         for name in [name for name in metrics if name.startswith("clip_ratio/")]:
             del metrics[name]  # of TRL's own range, which clips nothing here
@@ -229,9 +241,9 @@ class PackedLoss:
         return loss.div(trainer.current_gradient_accumulation_steps)
 
 
-def refuse_unsloth(trainer: object) -> None:
+def refuse_unsloth(trainer: type) -> None:
     """Unsloth generates a trainer whose `compute_loss` is its own loss and whose log-probs have no gradient."""
-    if any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in type(trainer).__mro__):
+    if any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in trainer.__mro__):
         raise ValueError(
             "Unsloth has replaced the loss of TRL's trainer with its own, so that no objective would be used: "
             "train without unsloth"

@@ -1,6 +1,6 @@
 """What any other trainer needs: refusals, the sampler's rule, model and prompts in its format, jobs for elsewhere.
 
-Importing this module imports neither torch nor another trainer.
+Importing this module imports neither torch nor another trainer, and tasks with the first function that needs them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fspo import __version__, tasks
-from fspo.config import TrainConfig
+import fspo
 from fspo.engines.verl import loss_mode
 from fspo.files import replace_file
+
+if TYPE_CHECKING:
+    from fspo import TrainConfig
 
 CLIP_NORM = 1.0
 """The largest gradient norm where none is given: these trainers have a fixed limit only, and this is their default."""
@@ -37,7 +39,7 @@ def refuse(config: TrainConfig, engine: str, *more: str) -> None:
     """Refuse what the engine does not have: settings of `LOCAL` and `more` that differ from their default."""
     if config.processes > 1:
         raise ValueError(f"processes = {config.processes} is not possible with --engine {engine}: use its own launcher")
-    default = TrainConfig()
+    default = fspo.TrainConfig()
     for key in (*LOCAL, *more):
         section, _, name = key.rpartition(".")
         value = getattr(getattr(config, section), name)
@@ -105,7 +107,9 @@ def start(
     if fresh and path != config.model.path:
         shutil.rmtree(path, ignore_errors=True)
     if path != config.model.path and not Path(path).is_dir():
-        source = config.model.path if config.warmup is None else warm_start(config, tasks.get(config.task), progress)
+        source = (
+            config.model.path if config.warmup is None else warm_start(config, fspo.tasks.get(config.task), progress)
+        )
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no half of a model
             save(load(source, seed=config.seed), Path(scratch) / "model")
             os.replace(Path(scratch) / "model", path)
@@ -128,7 +132,7 @@ def is_chat(config: TrainConfig, template: str | None) -> bool:
 
 def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:
     """Prompts of a task, in the order in which the local engine asks them."""
-    task = tasks.get(spec)
+    task = fspo.tasks.get(spec)
     size = task.size(split)
     if split != "train" and size is not None:
         count = min(count, size)
@@ -163,9 +167,9 @@ def write_job(config: TrainConfig, folder: Path, engine: str, commands: Sequence
     Data files with relative paths are copied into the folder. The folder does not hold a run until the script began.
     """
     values = config.model_dump(mode="json")
-    values["task"] = _with_files(tasks.spec(tasks.get(config.task)), folder)
+    values["task"] = _with_files(fspo.tasks.spec(fspo.tasks.get(config.task)), folder)
     if config.eval.task is not None:
-        values["eval"]["task"] = _with_files(tasks.spec(tasks.get(config.eval.task)), folder)
+        values["eval"]["task"] = _with_files(fspo.tasks.spec(fspo.tasks.get(config.eval.task)), folder)
     path = Path(start_path(config, Path(RUN)))
     if path.is_dir() and not path.is_absolute():
         raise ValueError(
@@ -173,13 +177,13 @@ def write_job(config: TrainConfig, folder: Path, engine: str, commands: Sequence
             "absolute path that it has too, or a name of the hub"
         )
     replace_file(folder / "job.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    code = [name for spec in (values["task"], values["eval"]["task"]) for name in tasks.code_in(spec)]
+    code = [name for spec in (values["task"], values["eval"]["task"]) for name in fspo.tasks.code_in(spec)]
     modules = [name for name in (*code, config.objective["name"]) if ":" in name]
     extras = {"trl": "trl,tasks", "verl": "verl,vllm,tasks"}[engine]
     lines = [
         "#!/bin/sh",
         "# Written by `fspo train --dry-run`. Copy this folder to the machine that trains, or to a disk that it sees.",
-        f"# It needs: pip install 'fspo[{extras}]=={__version__}'",
+        f"# It needs: pip install 'fspo[{extras}]=={fspo.__version__}'",
         *(f"# It needs the module of {name} on its path." for name in modules),
         "# To resume after a stop, run this script again: it goes on from the last checkpoint in this folder.",
         "set -eu",

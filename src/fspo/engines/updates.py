@@ -2,14 +2,14 @@
 
 Such a trainer calls the loss once per micro-batch and rank, before the drift of the whole batch is known.
 It is taken from the update at the same place in the previous rollout: z = S / sqrt(L) widens with every update on a
-rollout, in the same way each time. `close` ends an update: every rank gets the rows of all ranks, so that the next
+rollout, in the same way each time. `end_update` ends an update: every rank gets the rows of all ranks, so that the next
 estimate, the state of an adaptive objective and the metrics are the same on every rank, however the batch was split.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -18,33 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fspo.objectives import Objective, Output, Totals
-from fspo.runs import Metrics, UpdateState
-from fspo.runs.recorder import Recorder, Update, clipping, gather, response_rows, writer_of_rank
+from fspo.objectives import Batch, Objective, Output, Totals
+from fspo.runs import UpdateState
+from fspo.runs.recorder import OF_A_RESPONSE, Recorder, response_rows
 
 
-class UpdateTracker:
-    """Collects the losses of micro-batches and closes them update by update; `updates` of these make a rollout.
-
-    `folder` is the run folder to write to, if any. `copies` is the number of neighbouring ranks that hold the same
-    rows, as in sequence parallelism: their rows count once.
-    """
+class UpdateTracker(Recorder):
+    """The recorder of a trainer that trains with an objective; `updates` of its optimiser steps make a rollout."""
 
     def __init__(self, objective: Objective, updates: int, folder: str | Path | None = None, copies: int = 1) -> None:
-        if updates < 1:
-            raise ValueError(f"updates = {updates} must be at least 1: the optimiser steps per rollout")
-        self.objective, self.updates, self.copies = objective, updates, copies
-        self.step, self.update = 1, 0  # the rollout, from 1, and the optimiser step on it, from 0
-        self.writer = writer_of_rank(folder)
-        self.written: Metrics | None = None  # the last line of metrics
-        self._known: dict[int, Totals] = {}  # sums of the last off-policy update at each place in a rollout
-        self._begin()
-
-    def _begin(self) -> None:
-        self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last `close`
-        self._recorder = Recorder(self.writer, optional=True)
-        self._extra: dict[str, Any] = {}  # further metrics of the rollout
-        self._must_cut = True  # the folder may hold lines of an earlier run from this step on
+        self.objective = objective
+        self._sums: dict[int, Totals] = {}  # of the last off-policy update at each place in a rollout
+        super().__init__(folder, updates=updates, copies=copies)
 
     def loss(
         self,
@@ -77,8 +62,12 @@ class UpdateTracker:
             empty = logprobs.detach().sum(-1)
             out = Output(logprobs.sum(), empty, empty, empty, {})
         if torch.is_grad_enabled():
-            rows = response_rows(logprobs, old_logprobs, mask, advantages, out.accepted)
-            self._parts.append(rows | {"metrics": [out.metrics] * len(mask)} | (columns or {}))
+            rows: dict[str, list[Any]] = {name: [] for name in (*OF_A_RESPONSE, *(columns or {}))}
+            if len(mask):
+                batch = Batch.check(logprobs.detach(), old_logprobs, advantages, mask)
+                sampler = options.get("sampler_logprobs")
+                rows = response_rows(batch, out.accepted, sampler, self.objective, columns)
+            self._parts.append(rows | {"metrics": [out.metrics] * len(mask)})
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
@@ -86,75 +75,39 @@ class UpdateTracker:
 
         In the first rollout, that of the previous update. Before any off-policy update the drift is 0.
         """
-        known = self._known.get(self.update, self._known.get(self.update - 1))
+        known = self._sums.get(self.update, self._sums.get(self.update - 1))
         if known is None:
             return Totals(sequences, tokens, 0.0)
         return Totals(sequences, tokens, known.drift * tokens)
 
-    def close(self, **extra: Any) -> dict[str, Any]:
-        """End the update on every rank at once: learn from its rows, record them, and return its metrics.
-
-        `extra` are further metrics of the rollout.
-        """
-        columns = gather(self._parts, self.copies)
-        self._parts = []
-        self._extra |= extra
-        metrics = self._learn(columns) if columns["length"] else {}
-        self.update += 1
-        if self.update == self.updates:
-            self.flush()
-            self.step, self.update, self._extra = self.step + 1, 0, {}
-        return metrics
-
-    def flush(self) -> None:
-        """Write the rows and metrics of the rollout so far; for a trainer that stops in the middle of one."""
-        if not self._recorder.updates:
-            return
-        if self.writer is not None and self._must_cut:
-            self.writer.cut(self.step - 1)
-        self._must_cut = False
-        metrics = self._recorder.close(self.step, **self._extra)
-        self.written = None if self.writer is None else metrics
-
-    def _learn(self, columns: dict[str, list[Any]]) -> dict[str, Any]:
+    def _learn(self, columns: dict[str, list[Any]], known: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Update the estimates and the objective's state from the rows of an update; returns its metrics."""
         reported = columns["metrics"]  # by the objective, for the micro-batch of each row
         means = {key: _mean([row[key] for row in reported]) for key in reported[0] if key != "clip_rate"}
-        means["kl"] = math.fsum(columns["kl"]) / math.fsum(columns["length"])
-        done = Update(self.update, self.update, columns, means)
-        done.metrics["on_policy"] = not done.off_policy
-        self._recorder.add(done)
+        metrics = super()._learn(columns, means)
+        done = self.updates[-1]
         S, L = done.log_ratio, done.lengths
         self.objective.observe(torch.from_numpy(S), torch.from_numpy(L), self.update)
-        if not done.off_policy:
-            return done.metrics
-        self._known[self.update] = Totals(len(S), math.fsum(L), math.fsum(S))
-        return done.metrics | clipping([done])
+        if done.off_policy:
+            self._sums[self.update] = Totals(len(S), math.fsum(L), math.fsum(S))
+        return metrics
 
     def state(self) -> UpdateState:
         """What has been learnt, after the last complete rollout."""
         known = {
             str(update): [None if math.isnan(value) else value for value in sums.vector()]
-            for update, sums in self._known.items()
+            for update, sums in self._sums.items()
         }
         return UpdateState(step=self.step - 1, known=known, objective=self.objective.state_dict())
 
     def restore(self, state: UpdateState) -> None:
         """Go on after the rollout of this state; what the folder holds of later ones is written again."""
-        self.step, self.update = state.step + 1, 0
-        self._known = {
+        self._sums = {
             int(update): Totals.from_vector(math.nan if value is None else value for value in vector)
             for update, vector in state.known.items()
         }
         self.objective.load_state_dict(state.objective)
-        self._begin()
-
-
-def loggable(metrics: dict[str, Any]) -> dict[str, float]:
-    """The metrics of an update as plain finite numbers, for a trainer's own log; bins are numbered from 1."""
-    bins = {f"clip_by_length/{k}": b.clip_rate for k, b in enumerate(metrics.get("clip_by_length", []), 1)}
-    numbers = {name: float(value) for name, value in (metrics | bins).items() if isinstance(value, int | float)}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self._begin(state.step)
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from fspo.settings import Settings
 from fspo.tensors import Tensor, torch
 
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
+
+NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
+_warned: set[str] = set()  # objectives for which a loop of one's own was given it
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,14 @@ class Objective(Settings, ABC):
             bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
+        rate = metrics.get("clip_rate", 0.0)
+        if totals is None and rate > NEARLY_ALL and self.name not in _warned:  # trainers give totals and warn
+            _warned.add(self.name)
+            warnings.warn(
+                f"{self.name} clipped {rate:.0%} of the gradients of a batch: widen its range, or lower the learning "
+                "rate or the number of updates per rollout",
+                stacklevel=2,
+            )
         lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
         return Output(loss, batch.log_ratio.detach(), surrogate.accepted, lengths, metrics)
 

@@ -1,38 +1,58 @@
 """What the updates (optimiser steps) on a rollout did: rows, metrics and warnings, the same for every trainer.
 
-    recorder = Recorder(folder)
-    recorder.add(Update(...))      after each optimiser step: one row per response, and its metrics
-    recorder.close(step=1)         after the last update of a rollout: writes the rows, the metrics and the warnings
+    recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
+    recorder.record(logprobs, old_logprobs, advantages, mask)
 
-A trainer that has tensors of each micro-batch makes its rows with `response_rows` and joins those of all ranks with
-`gather`.
+    recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
+    recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
+    recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
+
+The trackers of `fspo.engines.updates` are such recorders too.
 """
 
 from __future__ import annotations
 
+import atexit
+import math
+import os
+import threading
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
-from fspo import fairness, ratios
+from fspo import objectives, ratios
+from fspo.fairness.bins import cut
+from fspo.fairness.measure import report_of_bins
+from fspo.objectives import Batch, Objective
+from fspo.objectives.objective import NEARLY_ALL
+from fspo.objectives.packing import laid_out
+from fspo.objectives.primitives import low_variance_kl
 from fspo.runs.folder import RunWarning, RunWriter
 from fspo.runs.rows import COLUMNS
 from fspo.runs.schema import ClipBin, Cosine, Metrics, unscored_warnings
+from fspo.tensors import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Tokens = Tensor | Sequence[Tensor]
 
 BINS = 6  # of length, as `log.bins`
 
 MEANS = ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift")
 """Metrics of a step that are means over its updates; the numbers of an objective's own are such means too."""
 
-NEARLY_ALL = 0.9  # a clip rate above this is worth a warning
 FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
+MOST_ROWS = 1 << 18  # that are kept in memory; a rollout of more is written in pieces, as several steps
+
+OF_A_RESPONSE = ("log_ratio", "length", "advantage", "kl", "accepted", "mismatch", "kept")
+"""What `response_rows` has of each response; `kept` is the share that the rule for the sampler's mismatch left alone.
+`kl` and `kept` are in the metrics only."""
 
 
 @dataclass
@@ -62,50 +82,251 @@ class Update:
             mu = ratios.drift(self.log_ratio, self.lengths)
             self.metrics |= {"mu": mu, "sigma": ratios.scale(self.log_ratio, self.lengths, mu)}
             self.metrics["ess"] = ratios.effective_share(self.log_ratio)
-        if self.has_gradient.any():
+        if self.clips:
             self.metrics["clip_rate"] = float(1 - self.accepted[self.has_gradient].mean())
+
+    @property
+    def clips(self) -> bool:
+        """Whether it is known what clipping did to its gradients, and there are any."""
+        return bool(self.has_gradient.any()) and not np.isnan(self.accepted).any()
 
 
 class Recorder:
-    """Keeps the updates on a rollout and writes them to a run folder when it ends.
+    """Writes a run folder from any training loop, for `fspo watch`, `fspo report` and `fspo audit`.
 
-    Without a writer, as on ranks other than the first, it only computes. With `optional`, a step that cannot be
-    written (a full disk) is counted in `lost` and warned about once; the training goes on.
+    `folder` is the run folder; records of an earlier run after the step `start` are replaced. `rule` is the objective,
+    or its name, whose range the loss clips with: it says what was clipped where the loss does not. `updates` is the
+    number of optimiser steps per rollout, and `parts` the number of micro-batches per optimiser step.
+
+    Nothing here changes the training or stops it. A step that cannot be written (a full disk) is counted in `lost` and
+    warned about once, unless it is not `optional`. What a fork of the process records is not kept. Under
+    `torch.distributed` the rows of all ranks are gathered, every rank must call alike, and the first one writes;
+    `copies` is the number of neighbouring ranks that hold the same rows, as in sequence parallelism.
+
+    >>> import torch, fspo
+    >>> recorder = fspo.Recorder("runs/mine", rule="gspo", updates=2)
+    >>> old, mask = -torch.rand(4, 9), torch.ones(4, 9, dtype=torch.bool)
+    >>> for logprobs in (old, old + 0.01):  # two optimiser steps on the same answers
+    ...     metrics = recorder.record(logprobs, old, torch.tensor([1.0, 1.0, -1.0, -1.0]), mask)
+    >>> metrics["clip_rate"]  # where A > 0, the ratio of 1.01 is above GSPO's range
+    0.5
     """
 
-    def __init__(self, writer: RunWriter | None = None, bins: int = BINS, *, optional: bool = False) -> None:
-        self.writer, self.bins, self.optional = writer, bins, optional
-        self.updates: list[Update] = []  # on the current rollout
+    def __init__(
+        self,
+        folder: str | Path | RunWriter | None = None,
+        bins: int = BINS,
+        *,
+        rule: str | Objective | None = None,
+        updates: int = 1,
+        parts: int = 1,
+        start: int = 0,
+        copies: int = 1,
+        optional: bool = True,
+    ) -> None:
+        if updates < 1 or parts < 1:
+            raise ValueError(f"updates = {updates} and parts = {parts} must be at least 1: the optimiser steps per "
+                             "rollout, and the micro-batches per optimiser step")  # fmt: skip
+        self.rule = objectives.get(rule) if isinstance(rule, str) else rule
+        if self.rule is not None and self.rule.learns:
+            raise ValueError(f"{self.rule.name} learns its band, so a rule does not say what it clips: give accepted")
+        self.writer = folder if isinstance(folder, RunWriter) else writer_of_rank(folder)
+        self.bins, self.copies, self.optional, self.announces = bins, copies, optional, False
+        self.per_rollout, self.per_update = updates, parts
         self.lost = 0  # steps that could not be written
+        self.not_finite = 0  # micro-batches that were left out
+        self.written: Metrics | None = None  # the last line of metrics
+        self._lock, self._process, self._described = threading.Lock(), os.getpid(), False
+        self._warned: set[str] = set()
+        self._begin(start)
+
+    def _begin(self, start: int) -> None:
+        self.step, self.update = start + 1, 0  # the rollout, from 1, and the optimiser step on it, from 0
+        self.updates: list[Update] = []  # on the current rollout
+        self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last update ended
+        self._waiting = 0  # how many these are
+        self._known: dict[str, Any] = {}  # further metrics of the rollout
+        self._must_cut = True  # the folder may hold lines of an earlier run from this step on
+
+    def describe(self, config: Mapping[str, Any], engine: str) -> None:
+        """Write config.yaml, with the rule as the run's objective, and run.json."""
+        if self.rule is not None:
+            given = self.rule.model_dump(mode="json", exclude_unset=True)
+            config = {"objective": {"name": self.rule.name, **given}, **config}
+        self._described = True
+        if self.writer is not None:
+            with self._writing():
+                self.writer.describe(config, engine=engine)
+
+    # --- from the tensors of a loss -------------------------------------------------------------------------------
+
+    def record(
+        self,
+        logprobs: Tokens,
+        old_logprobs: Tokens,
+        advantages: Tokens,
+        mask: Tokens | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+        sampler_logprobs: Tokens | None = None,
+        accepted: Tokens | None = None,
+        last: bool | None = None,
+        columns: Mapping[str, list[Any]] | None = None,
+        **known: Any,
+    ) -> dict[str, float]:
+        """Record a micro-batch. The last one of an optimiser step returns the metrics of the step, for a logger.
+
+        Tokens are padded (B, T) with a mask, a list of B sequences, or packed (N,) with `segment_ids` or `cu_seqlens`,
+        as for `fspo.objectives`; advantages and `accepted` are one per response or one per token. `accepted` is what
+        the loss did not clip; without it and without a rule, it is not known what was clipped. `sampler_logprobs` are
+        those of the engine that sampled, if it is another. `last` says whether the optimiser step ends here, in the
+        place of `parts`. `columns` are further columns of the rows (`reward`, `task`, `truncated`, ...), one value per
+        response, and `known` further metrics of the rollout (`reward`, `loss`, ...).
+        """
+        if unknown := (columns or {}).keys() - COLUMNS.keys():
+            raise ValueError(f"rows have no column {sorted(unknown)[0]!r}: they have {', '.join(COLUMNS)}")
+        if os.getpid() != self._process:
+            return {}
+        tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler": sampler_logprobs,
+                  "advantages": advantages, "accepted": accepted}  # fmt: skip
+        with self._lock:
+            if not self.announces:  # the first call
+                self.announces = True
+                atexit.register(self.flush)
+                if not self._described:
+                    self.describe({}, "own loop")
+            rows = self._rows(tokens, mask, segment_ids, cu_seqlens, columns or {})
+            self._waiting += len(rows["length"])
+            if self._waiting > MOST_ROWS:
+                self._warn("waiting", f"no optimiser step ended within {MOST_ROWS:,} rows: later rows are left out")
+                rows = {name: [] for name in rows}
+            self._parts.append(rows)
+            ended = len(self._parts) == self.per_update if last is None else last
+            numbers = {name: float(value) for name, value in known.items()}
+            return loggable(self.end_update(**numbers)) if ended else {}
+
+    def _rows(
+        self, given: dict[str, Any], mask: Any, segment_ids: Any, cu_seqlens: Any, columns: Mapping[str, list[Any]]
+    ) -> dict[str, list[Any]]:
+        """The rows of a micro-batch; none of one whose log-probs or advantages are not finite."""
+        shape, per_response = getattr(given["logprobs"], "shape", None), {}
+        for name in ("advantages", "accepted"):
+            value = given[name]
+            if not isinstance(value, list | tuple) and (value is None or value.shape != shape):
+                per_response[name] = given.pop(name)
+        with torch.no_grad():
+            mask = [m.bool() for m in mask] if isinstance(mask, list | tuple) else mask if mask is None else mask.bool()
+            tokens, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
+            if mask is None and packing is None:
+                raise ValueError("padded log-probs need a mask (B, T); packed ones need segment_ids or cu_seqlens")
+            known = {name: x.detach() for name, x in (tokens | per_response).items() if x is not None}
+            new, old, A = known["logprobs"], known["old_logprobs"], known["advantages"]
+            difference = new - old
+            if mask is not None:
+                difference, A = (torch.where(mask, x, 0.0) if x.shape == mask.shape else x for x in (difference, A))
+            if not (torch.isfinite(difference).all() and torch.isfinite(A).all()):
+                self.not_finite += 1
+                self._warn("not_finite", "log-probs or advantages are NaN or infinite: such micro-batches have no rows")
+                return {name: [] for name in (*OF_A_RESPONSE, *columns)}
+            batch = Batch.check(new, old, A.to(new.dtype), mask, packing=packing)
+            accepted = per_response.get("accepted")
+            if "accepted" in tokens:
+                accepted = batch.share(tokens["accepted"].to(new.dtype))
+            elif accepted is None and self.rule is not None:
+                whole = batch.by_token and not self.rule.needs_tokens
+                asked = replace(batch, advantages=batch.share(batch.advantages)) if whole else batch
+                accepted = self.rule.surrogate(asked).accepted
+            return response_rows(batch, accepted, tokens["sampler"], self.rule, columns)
+
+    # --- updates and rollouts -------------------------------------------------------------------------------------
+
+    def end_update(self, **known: Any) -> dict[str, Any]:
+        """End an optimiser step, on every rank at once, and return its metrics; `known` are more of the rollout's."""
+        columns = gather(self._parts, self.copies)
+        self._parts, self._waiting = [], 0
+        self._known |= known
+        metrics = self._learn(columns) if columns["length"] else {}
+        self.update += 1
+        if self.update == self.per_rollout:
+            self.flush()
+            self.step, self.update, self._known = self.step + 1, 0, {}
+        elif sum(len(u.columns["length"]) for u in self.updates) > MOST_ROWS:
+            self.flush()
+            self.step += 1
+        return metrics
+
+    def _learn(self, columns: dict[str, list[Any]], known: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """The metrics of an update, from the rows of all ranks and from what is known of it."""
+        metrics = {**(known or {}), "kl": math.fsum(columns["kl"]) / math.fsum(columns["length"])}
+        done = Update(self.update, self.update, columns, metrics | mismatch(columns, self.bins))
+        self.add(done)
+        clipped = clipping([done], self.bins, draws=1) if done.off_policy else {}
+        return done.metrics | {"on_policy": not done.off_policy} | clipped
+
+    def flush(self) -> None:
+        """Write the rows and metrics of the rollout so far; for a loop that stops in the middle of one."""
+        if self.updates and os.getpid() == self._process:
+            self.written = self.close(self.step, cut=self._must_cut, **self._known)
+            self._must_cut = False
+            for kind, text in self.written.warnings.items() if self.announces else ():
+                self._warn(kind, text)
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
 
-    def close(self, step: int, **known: Any) -> Metrics:
-        """End a step: write its metrics and rows, and return the metrics. `known` are further metrics."""
+    def close(self, step: int, *, cut: bool = False, **known: Any) -> Metrics:
+        """End a step: write its metrics and rows, and return the metrics. `known` are further metrics.
+
+        With `cut`, what the folder has of this and of later steps is dropped first.
+        """
         values = known | (summarise(self.updates, self.bins) if self.updates else {})
         metrics = Metrics(step=step, **values)
         metrics = metrics.model_copy(update={"warnings": warnings_of(metrics)})
         updates, self.updates = self.updates, []
         if self.writer is not None:
-            try:
-                _write(self.writer, metrics, updates)
-            except (OSError, pl.exceptions.PolarsError) as error:
-                if not self.optional:
-                    raise
-                self.lost += 1
-                if self.lost == 1:
-                    text = f"{self.writer.folder} cannot be written ({error}): the run goes on without its records"
-                    warnings.warn(text, RunWarning, stacklevel=2)
+            with self._writing():
+                if cut:
+                    self.writer.cut(step - 1)
+                self.writer.append(metrics)
+                self.writer.rows(metrics.step, _table(updates, metrics.step))
+                for cosine in (u.cosine for u in updates if u.cosine is not None):
+                    self.writer.append(cosine)
         return metrics
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not self.optional:
+                raise
+            self.lost += 1
+            self._warn("lost", f"the run folder cannot be written ({error}): the run goes on without records")
 
-def _write(writer: RunWriter, metrics: Metrics, updates: list[Update]) -> None:
-    writer.append(metrics)
-    writer.rows(metrics.step, _table(updates, metrics.step))
-    for update in updates:
-        if update.cosine is not None:
-            writer.append(update.cosine)
+    def _warn(self, kind: str, text: str) -> None:
+        """Once per kind, on the rank that writes."""
+        if self.writer is not None and kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(text, RunWarning, stacklevel=3)
+
+
+_recorders: dict[str, Recorder] = {}
+
+
+def record(
+    folder: str | Path,
+    *tensors: Any,
+    rule: str | Objective | None = None,
+    updates: int = 1,
+    parts: int = 1,
+    **more: Any,
+) -> dict[str, float]:
+    """One line in any loss: `Recorder.record` of the folder's recorder, which the first call makes."""
+    key = os.path.abspath(folder)
+    if key not in _recorders:
+        _recorders.setdefault(key, Recorder(folder, rule=rule, updates=updates, parts=parts))
+    return _recorders[key].record(*tensors, **more)
 
 
 def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
@@ -133,16 +354,20 @@ def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
     return values
 
 
-def clipping(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
-    """What clipping did to responses of every length in these updates; empty where none has a gradient."""
+def clipping(updates: list[Update], bins: int = BINS, draws: int = 4000) -> dict[str, Any]:
+    """What clipping did to responses of every length in these updates; empty where none has a gradient.
+
+    `draws` are those of the LRE's interval.
+    """
     S, L, accepted, has_gradient = (
-        np.concatenate([getattr(u, name) for u in updates])
+        np.concatenate([getattr(u, name) for u in updates if u.clips] or [np.zeros(0)])
         for name in ("log_ratio", "lengths", "accepted", "has_gradient")
     )
-    if not has_gradient.any():
+    if not len(S):
         return {}
+    has_gradient = has_gradient.astype(bool)
     S, L, accepted = S[has_gradient], L[has_gradient], accepted[has_gradient]
-    report = fairness.measure(L, np.clip(accepted, 0, 1), bins=bins)
+    report = report_of_bins(cut(L, bins), 1 - np.clip(accepted, 0, 1), draws=draws)
     return {
         "clip_rate": report.clip_rate,
         "lre": report.lre,
@@ -154,6 +379,27 @@ def clipping(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
         ],
         "log_ratio_size": float(np.abs(S).mean()),
     }
+
+
+def mismatch(columns: Mapping[str, list[Any]], bins: int = BINS) -> dict[str, float]:
+    """How far sampler and trainer differ, and what the rule for that dropped by length, where they are known."""
+    if None in columns["mismatch"]:
+        return {}
+    D, L = (np.array(columns[name], dtype=np.float64) for name in ("mismatch", "length"))
+    mu = ratios.drift(D, L)
+    values = {"mu": mu, "sigma": ratios.scale(D, L, mu), "ess": ratios.effective_share(D)}
+    if None not in columns["kept"]:
+        report = report_of_bins(cut(L, bins), 1 - np.array(columns["kept"]), draws=1)
+        values |= {"outside": report.clip_rate, "lre": report.lre}
+        values |= {f"by_length/{k}": b.clip_rate for k, b in enumerate(report.bins, 1)}
+    return {f"mismatch_{name}": value for name, value in values.items()}
+
+
+def loggable(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics of an update as plain finite numbers, for a trainer's own log; bins are numbered from 1."""
+    bins = {f"clip_by_length/{k}": b.clip_rate for k, b in enumerate(metrics.get("clip_by_length", []), 1)}
+    numbers = {name: float(value) for name, value in (metrics | bins).items() if isinstance(value, int | float)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def warnings_of(metrics: Metrics) -> dict[str, str]:
@@ -206,25 +452,39 @@ def _table(updates: list[Update], step: int) -> dict[str, list[Any]]:
 
 
 def response_rows(
-    logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, advantages: Tensor, accepted: Tensor
+    batch: Batch,
+    accepted: Tensor | None,
+    sampler: Tensor | None = None,
+    rule: Objective | None = None,
+    columns: Mapping[str, list[Any]] | None = None,
 ) -> dict[str, list[Any]]:
-    """One row per response of a micro-batch, by column; `kl` is the low-variance estimate of the sum over its tokens.
+    """One row per response of a micro-batch that has a trained token, by column; see `OF_A_RESPONSE`.
 
-    Log-probs and mask are (B, T), `accepted` (B,) is the share of each response's gradient that survived clipping.
+    `accepted` (B,) is the share of each response's gradient that survived clipping. `sampler` are its log-probs, one
+    per token, and the `rule` may have one for them.
     """
-    import torch
-
     with torch.no_grad():
-        half = (torch.float16, torch.bfloat16)
-        new, old = (x.detach().float() if x.dtype in half else x.detach() for x in (logprobs, old_logprobs))
-        l = torch.where(mask, new - old, 0.0)
-        lengths = mask.sum(-1)
-        kl = torch.where(mask, torch.expm1(l.clamp(max=20.0)) - l, 0.0).sum(-1)
-        if advantages.dim() == 2:
-            advantages = torch.where(mask, advantages, 0.0).sum(-1) / lengths
-        values = {"log_ratio": l.sum(-1), "accepted": accepted, "advantage": advantages, "kl": kl}
-        columns = {name: value.detach().double().cpu().tolist() for name, value in values.items()}
-        return columns | {"length": lengths.cpu().tolist()}
+        A = batch.share(batch.advantages) if batch.by_token else batch.advantages
+        kl = batch.row_sum(low_variance_kl(batch.token_log_ratio.detach()), hidden=True)
+        D = kept = None
+        if sampler is not None:  # a token without a number of the sampler's counts as matching
+            old = batch.logprobs.detach() - batch.token_log_ratio.detach()
+            D = batch.row_sum(torch.nan_to_num(old - sampler, nan=0.0))
+            if rule is not None and rule.mismatch is not None:
+                changed = rule.mismatch.weights(old, sampler, batch.mask, batch.packing, batch)[1]
+                kept = 1 - (changed.to(D.dtype) if changed.shape == D.shape else batch.share(changed))
+        found = dict(zip(OF_A_RESPONSE, (batch.log_ratio, batch.lengths, A, kl, accepted, D, kept), strict=True))
+        known = {name: values.detach().to(batch.lengths.device) for name, values in found.items() if values is not None}
+        table = torch.stack([values.double() for values in known.values()]).cpu()  # one transfer
+    trained = range(table.shape[1])
+    if batch.empty is not None:
+        trained = (~batch.empty).nonzero().flatten().tolist()
+        table = table[:, trained]
+    rows: dict[str, list[Any]] = dict.fromkeys(found, [None] * len(trained)) | dict(
+        zip(known, table.tolist(), strict=True)
+    )
+    more = {name: [values[k] for k in trained] for name, values in (columns or {}).items()}
+    return rows | more | {"length": [int(n) for n in rows["length"]]}
 
 
 def gather(parts: list[dict[str, list[Any]]], copies: int = 1) -> dict[str, list[Any]]:
@@ -239,7 +499,7 @@ def gather(parts: list[dict[str, list[Any]]], copies: int = 1) -> dict[str, list
         dist.all_gather_object(all_parts, parts)
         parts = [part for rank in all_parts[::copies] for part in rank]
     if not parts:
-        raise RuntimeError("close() was called before any loss of the update")
+        raise RuntimeError("the update has no loss: record one before it is ended")
     return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 

@@ -23,6 +23,7 @@ COLUMNS: dict[str, Any] = {
     "advantage": pl.Float32,
     "log_ratio": pl.Float64,  # S; null where the update left the response out, because it has no gradient
     "accepted": pl.Float32,  # share of the gradient that survived clipping; null likewise
+    "mismatch": pl.Float64,  # sum over tokens of log pi_old - log pi_sampler, where the sampler is another engine
     "difficulty": pl.Float32,
     "attributes": pl.String,  # JSON
 }

@@ -9,8 +9,6 @@ are refused (`REPLACED`), so that none is silently ignored.
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +22,13 @@ from trl import GRPOConfig, GRPOTrainer
 from fspo import advantages, objectives
 from fspo.engines.adapters import refuse_unsloth
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
-from fspo.engines.updates import UpdateTracker, loggable, rounded_away
+from fspo.engines.trl.records import correction, log, settings_of, trained, updates_of
+from fspo.engines.updates import UpdateTracker, rounded_away
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.runs import UpdateState
+from fspo.runs.recorder import loggable
 
 REPLACED = (  # settings of TRL's own losses that no objective reads
     "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",
@@ -102,8 +102,7 @@ class FSPOConfig(GRPOConfig):
     @property
     def updates(self) -> int:
         """Optimiser steps per rollout."""
-        assert self.steps_per_generation is not None  # TRL has filled it in
-        return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+        return updates_of(self)
 
     def make_objective(self) -> objectives.Objective:
         """The objective, with the settings of TRL that it has too."""
@@ -136,10 +135,7 @@ class FSPOConfig(GRPOConfig):
         if self.use_vllm and self.vllm_importance_sampling_correction:
             settings["mismatch"] = dict(BAND)
         if "mismatch" in settings and self.changed_correction:
-            level, mode = self.vllm_importance_sampling_mode.split("_")
-            high = self.vllm_importance_sampling_clip_max
-            low = self.vllm_importance_sampling_clip_min or 0.0
-            settings["mismatch"] = {"level": level, "mode": mode, "low": low, "high": high or math.exp(20.0)}
+            settings["mismatch"] = correction(self)
         return settings
 
 
@@ -172,7 +168,7 @@ class FSPOTrainer(GRPOTrainer):
     objective: Objective
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        refuse_unsloth(self)
+        refuse_unsloth(type(self))
         super().__init__(*args, **kwargs)
         config = self.args
         if not isinstance(config, FSPOConfig):
@@ -206,19 +202,13 @@ class FSPOTrainer(GRPOTrainer):
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        self.tracker.announces = self.describe_run  # a script has no display of ours
         if self.describe_run and self.args.sampler_rule:
             self.accelerator.print(self.args.sampler_rule)
         if self.describe_run and self.tracker.writer is not None:
             given = self.objective.model_dump(mode="json", exclude_unset=True)
-            settings = json.loads(json.dumps(self.args.to_dict(), default=str))  # type: ignore[no-untyped-call]
-            self.tracker.writer.describe(
-                {
-                    "model": self.model.config._name_or_path,
-                    "objective": {"name": self.args.objective, **given},
-                    "trl": settings,
-                },
-                engine="trl",
-            )
+            objective = {"objective": {"name": self.args.objective, **given}}
+            self.tracker.writer.describe(objective | settings_of(self), engine="trl")
         result = super().train(*args, **kwargs)
         self.tracker.flush()
         return result
@@ -324,14 +314,8 @@ class FSPOTrainer(GRPOTrainer):
         """End the optimiser step on every process, and log its metrics."""
         entropy = self._log_entropy("train", self._entropy)
         self._entropy = torch.zeros_like(self._entropy)
-        metrics = self.tracker.close(**self._rollout, entropy=entropy)
-        if metrics.get("on_policy"):  # the ratio is 1 and nothing can be clipped: zeros would only dilute the averages
-            metrics = {"on_policy": True}
-        if self.describe_run and self.tracker.written is not None:  # the user's own script: it has no display of ours
-            for text in self.tracker.written.warnings.values():
-                warnings.warn(text, stacklevel=2)
-        for name, value in loggable(metrics).items():
-            self._metrics["train"][f"fspo/{name}"].append(value)
+        metrics = self.tracker.end_update(**self._rollout, entropy=entropy)
+        log(self, loggable(metrics))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
@@ -346,9 +330,3 @@ class FSPOTrainer(GRPOTrainer):
             if not path.is_file():
                 raise ValueError(f"{checkpoint} has no {STATE}, FSPOTrainer did not write it: start from its model")
             self.tracker.restore(UpdateState.model_validate_json(path.read_bytes()))
-
-
-def trained(inputs: dict[str, Any]) -> Tensor:
-    """(B, T) bool: the trained tokens of the completions."""
-    mask: Tensor = inputs["completion_mask"].bool()
-    return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask

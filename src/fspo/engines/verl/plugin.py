@@ -8,7 +8,8 @@
 
 Importing this module registers them under the names that `loss_mode` and `adv_estimator` give; verl does so in every
 process through the entry point `fspo` of the group `verl.plugins`. An objective of another module is picked by
-`policy_loss.objective.name=module:Class` with `loss_mode=fspo`.
+`policy_loss.objective.name=module:Class` with `loss_mode=fspo`. `loss_mode=fspo.measure:NAME` is the loss that verl has
+under NAME, unchanged, with what it clips in the run folder `policy_loss.records`.
 
 verl calls a loss once per micro-batch and rank, and gives it no process group. A rank knows how many rows of an update
 it gets, and counts them: the last rows come in the same micro-batch on all ranks, and with them the update is closed
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn, register_adv_est, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import advantages, objectives
@@ -35,6 +36,9 @@ from fspo.settings import hint
 
 NAMES = {loss_mode(name): name for name in objectives.names()}
 """Objectives by their names in verl."""
+
+MEASURED = "fspo.measure:"
+"""Before the name of a loss of verl's: that loss, with records."""
 
 UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
 """Settings of verl's own losses: the parameters of an objective are in `policy_loss.objective`."""
@@ -54,7 +58,13 @@ class PolicyLoss(PolicyLossConfig):
 
     def __post_init__(self) -> None:
         self._actor: _Actor | None = None
-        self.build()
+        if self.measured:
+            register_policy_loss(self.loss_mode)(measured_loss)  # it may have been registered after this module
+            get_policy_loss_fn(self.measured)
+            if self.objective or self.records is None:
+                raise ValueError(f"{self.loss_mode} needs policy_loss.records, the run folder, and has no objective")
+        else:
+            self.build()
         if self.updates < 1:
             raise ValueError(
                 f"policy_loss.updates = {self.updates} must be the optimiser steps per rollout: "
@@ -62,6 +72,11 @@ class PolicyLoss(PolicyLossConfig):
             )
         if self.start and self.records is None:
             raise ValueError(f"policy_loss.start = {self.start} needs policy_loss.records, the folder of its state")
+
+    @property
+    def measured(self) -> str:
+        """verl's name of the loss that is recorded; empty for a loss of this package."""
+        return self.loss_mode.removeprefix(MEASURED) if self.loss_mode.startswith(MEASURED) else ""
 
     @property
     def objective_name(self) -> str:
@@ -97,18 +112,23 @@ class _Actor:
 
     def __init__(self, policy: PolicyLoss, config: ActorConfig) -> None:
         # Imported only where a loss is taken: verl imports this module in every process.
-        from fspo.engines.updates import UpdateTracker, loggable
+        from fspo.engines.updates import UpdateTracker
         from fspo.runs import Metrics, last_state, read_lines
+        from fspo.runs.recorder import Recorder, loggable
 
         _check(policy, config)
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         folder = None if policy.records is None else Path(policy.records)
         if folder is not None and not policy.start and read_lines(folder, Metrics):
             raise ValueError(f"{folder} already holds a run: choose another policy_loss.records, or give start")
-        objective = policy.build()
         copies = world // config.global_batch_info.get("dp_size", world)
-        self.tracker, self.loggable = UpdateTracker(objective, policy.updates, folder, copies), loggable
-        self.rows = 0  # of this rank, since the last update was closed
+        self.rows, self.loggable = 0, loggable  # rows of this rank, since the last update was closed
+        if policy.measured:
+            self.recorder = Recorder(folder, updates=policy.updates, start=policy.start, copies=copies)
+            self.recorder.describe({"verl": {"loss_mode": policy.measured}}, engine="verl")
+            return
+        objective = policy.build()
+        self.tracker = self.recorder = UpdateTracker(objective, policy.updates, folder, copies)
         if folder is not None and policy.start:
             state = last_state(folder, policy.start)
             if state is None:
@@ -129,21 +149,25 @@ class _Actor:
         options = _sampler(self.tracker.objective, old, mask, weights)
         out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, **options)
         loss = out.loss * ranks  # verl averages gradients over ranks, and the parts of a batch have to be added
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not self.ends(mask, info):
             return loss, {}
+        metrics = self.tracker.end_update()
+        if self.tracker.update == 0 and self.tracker.writer is not None:
+            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
+        return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
+
+    def ends(self, mask: Tensor, info: dict[str, Any]) -> bool:
+        """Count the rows of a micro-batch, and say whether they are the last ones of an update."""
+        ranks = info.get("dp_size", 1)
+        sequences = info.get("global_batch_size") or len(mask)
         self.rows += len(mask)
-        if self.rows < sequences // ranks:
-            return loss, {}
         if self.rows > sequences // ranks:
             raise RuntimeError(
                 f"verl gave this rank {self.rows} rows of an update whose global_batch_size is {sequences} on "
                 f"{ranks} ranks: an update cannot be told from the next"
             )
-        self.rows = 0
-        metrics = self.tracker.close()
-        if self.tracker.update == 0 and self.tracker.writer is not None:
-            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
-        return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
+        self.rows %= sequences // ranks
+        return self.rows == 0
 
 
 def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Any]:
@@ -169,6 +193,15 @@ def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | 
 
 def _check(policy: PolicyLoss, config: ActorConfig) -> None:
     """Refuse settings of the actor that have no effect, or that cannot work."""
+    stages = getattr(config.engine, "pipeline_model_parallel_size", 1)
+    if stages > 1:
+        raise ValueError(f"pipeline_model_parallel_size = {stages} must be 1: every rank must see the loss")
+    if policy.updates % config.ppo_epochs:
+        raise ValueError(
+            f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
+        )
+    if policy.measured:
+        return
     standard = {name: spec.default for name, spec in ActorConfig.__dataclass_fields__.items()}
     unused = UNUSED if config.use_kl_loss or config.entropy_coeff else (*UNUSED, "loss_agg_mode")
     for name in unused:
@@ -177,13 +210,6 @@ def _check(policy: PolicyLoss, config: ActorConfig) -> None:
                 f"actor.{name} = {value!r} has no effect on {policy.loss_mode}: leave it at {standard[name]!r} "
                 "and give the parameters of the objective in policy_loss.objective"
             )
-    if policy.updates % config.ppo_epochs:
-        raise ValueError(
-            f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
-        )
-    stages = getattr(config.engine, "pipeline_model_parallel_size", 1)
-    if stages > 1:
-        raise ValueError(f"pipeline_model_parallel_size = {stages} must be 1: every rank must see the loss")
 
 
 def policy_loss(
@@ -196,18 +222,44 @@ def policy_loss(
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """verl's policy loss of every name in `NAMES`; all tensors are (B, T)."""
+    policy, mask = _parameters(config), response_mask.bool()
+    A = masked(advantages, mask)
+    rows = torch.where(mask, A, -torch.inf).amax(-1)
+    if bool((masked(rows.unsqueeze(-1), mask) == A).all()):  # one advantage per response
+        A = rows
+    return policy.actor(config).loss(log_prob, old_log_prob, A, mask, config.global_batch_info, rollout_is_weights)
+
+
+def measured_loss(
+    old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any = None, **more: Any
+) -> tuple[Tensor, dict[str, Any]]:
+    """verl's own loss, with its value, its metrics and its gradient; and records of the tokens without a gradient.
+
+    The loss is differentiated down to the log-probs: it clipped the tokens that have an advantage and no gradient.
+    """
+    policy, mask = _parameters(config), response_mask.bool()
+    loss, metrics = get_policy_loss_fn(policy.measured)(
+        old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask, config=config,
+        **more,
+    )  # fmt: skip
+    if not torch.is_grad_enabled():
+        return loss, metrics
+    (gradient,) = torch.autograd.grad(loss, log_prob, retain_graph=True, allow_unused=True)
+    accepted = torch.ones_like(mask) if gradient is None else (gradient != 0) | (advantages == 0)
+    actor = policy.actor(config)
+    last = actor.ends(mask, config.global_batch_info)
+    found = actor.recorder.record(log_prob, old_log_prob, advantages, mask, accepted=accepted, last=last)
+    return loss, metrics | {f"actor/fspo/{name}": value for name, value in found.items()}
+
+
+def _parameters(config: Any) -> PolicyLoss:
     policy = getattr(config, "policy_loss", None)
     if not isinstance(policy, PolicyLoss):
         raise ValueError(
             "a loss of fspo needs its parameters: set "
             "actor_rollout_ref.actor.policy_loss._target_=fspo.engines.verl.PolicyLoss"
         )
-    mask = response_mask.bool()
-    A = masked(advantages, mask)
-    rows = torch.where(mask, A, -torch.inf).amax(-1)
-    if bool((masked(rows.unsqueeze(-1), mask) == A).all()):  # one advantage per response
-        A = rows
-    return policy.actor(config).loss(log_prob, old_log_prob, A, mask, config.global_batch_info, rollout_is_weights)
+    return policy
 
 
 def _estimator(name: str) -> Any:
@@ -229,6 +281,8 @@ def _estimator(name: str) -> Any:
     return advantage
 
 
+for _name in list(POLICY_LOSS_REGISTRY):
+    register_policy_loss(f"{MEASURED}{_name}")(measured_loss)
 for _name in NAMES:
     register_policy_loss(_name)(policy_loss)
 for _name in advantages.names():
