@@ -74,7 +74,8 @@ def test_a_dry_run_for_verl_is_copied_run_and_resumed_elsewhere(
         assert f"actor_rollout_ref.model.path={there}/start" in given
         assert f"+reward.custom_reward_function.reward_kwargs.folder={there}" in given
         assert "trainer.experiment_name=here" in given
-        assert f"++actor_rollout_ref.actor.policy_loss.start={start}" in given
+        assert f"++actor_rollout_ref.actor.policy_loss.checkpoints={there}/checkpoints" in given
+        assert "trainer.resume_mode=auto" in given
         assert f"trainer.val_before_train={'false' if start else 'true'}" in given
         (there / "checkpoints").mkdir(exist_ok=True)
         (there / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")

@@ -56,12 +56,14 @@ class UpdateTracker:
         sequences: float,
         tokens: float,
         columns: dict[str, list[Any]] | None = None,
+        record: bool = True,
         **options: Any,
     ) -> Output:
         """The objective on a micro-batch of an update that has this many sequences and tokens over all ranks.
 
         The losses of the parts add up to the loss of the update. `columns` are further columns of the rows, one value
-        per response. Responses without a trained token are left out, and calls under `no_grad` are not recorded.
+        per response. Responses without a trained token are left out, and calls under `no_grad` or without `record` are
+        not recorded.
         """
         kept = mask.any(-1)
         if not kept.all():
@@ -76,7 +78,7 @@ class UpdateTracker:
         else:  # no gradient, but a loss that this rank can differentiate like the others
             empty = logprobs.detach().sum(-1)
             out = Output(logprobs.sum(), empty, empty, empty, {})
-        if torch.is_grad_enabled():
+        if record and torch.is_grad_enabled():
             rows = response_rows(logprobs, old_logprobs, mask, advantages, out.accepted)
             self._parts.append(rows | {"metrics": [out.metrics] * len(mask)} | (columns or {}))
         return out

@@ -28,7 +28,8 @@ from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import advantages, objectives
-from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode
+from fspo.engines.adapters import fixed
+from fspo.engines.verl import EVERY_RANK, OWN_OPTIONS, adv_estimator, last_step, loss_mode, refuse_layout
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.settings import hint
@@ -50,18 +51,23 @@ class PolicyLoss(PolicyLossConfig):
     objective: dict[str, Any] = field(default_factory=dict)  # parameters; with loss_mode=fspo also a `name`
     updates: int = 0  # optimiser steps per rollout: ppo_epochs * train_batch_size / ppo_mini_batch_size
     records: str | None = None  # the run folder that is written, for `fspo report`
-    start: int = 0  # the step of the checkpoint that verl resumes from
+    checkpoints: str | None = None  # where verl resumes from: trainer.default_local_dir, or a global_step_N
+    stateless: bool = False  # nothing is learnt, exchanged between ranks, or recorded
 
     def __post_init__(self) -> None:
         self._actor: _Actor | None = None
-        self.build()
-        if self.updates < 1:
+        objective = self.build()
+        if self.stateless:
+            if self.records is not None:
+                raise ValueError("policy_loss.stateless records nothing: leave policy_loss.records out")
+            fixed(objective, gives=("sampler_logprobs",))
+        elif self.updates < 1:
             raise ValueError(
                 f"policy_loss.updates = {self.updates} must be the optimiser steps per rollout: "
                 "ppo_epochs * train_batch_size / ppo_mini_batch_size"
             )
-        if self.start and self.records is None:
-            raise ValueError(f"policy_loss.start = {self.start} needs policy_loss.records, the folder of its state")
+        if self.checkpoints is not None and self.records is None:
+            raise ValueError("policy_loss.checkpoints needs policy_loss.records, the folder of the state at each step")
 
     @property
     def objective_name(self) -> str:
@@ -99,25 +105,36 @@ class _Actor:
         # Imported only where a loss is taken: verl imports this module in every process.
         from fspo.engines.updates import UpdateTracker, loggable
         from fspo.runs import Metrics, last_state, read_lines
+        from fspo.runs.folder import read_config
 
         _check(policy, config)
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         folder = None if policy.records is None else Path(policy.records)
-        if folder is not None and not policy.start and read_lines(folder, Metrics):
-            raise ValueError(f"{folder} already holds a run: choose another policy_loss.records, or give start")
+        start = 0 if policy.checkpoints is None else last_step(Path(policy.checkpoints))
+        written = {} if folder is None else read_config(folder / "config.yaml", [])
+        same_job = policy.checkpoints is not None and written.get("checkpoints") == policy.checkpoints
+        if folder is not None and not start and not same_job and read_lines(folder, Metrics):
+            raise ValueError(
+                f"{folder} already holds a run: choose another policy_loss.records, or, to go on with it, give its "
+                "policy_loss.checkpoints"
+            )
         objective = policy.build()
         copies = world // config.global_batch_info.get("dp_size", world)
-        self.tracker, self.loggable = UpdateTracker(objective, policy.updates, folder, copies), loggable
+        self.stateless = policy.stateless
+        self.tracker, self.loggable = UpdateTracker(objective, max(1, policy.updates), folder, copies), loggable
         self.rows = 0  # of this rank, since the last update was closed
-        if folder is not None and policy.start:
-            state = last_state(folder, policy.start)
+        if folder is not None and start:
+            state = last_state(folder, start)
             if state is None:
-                raise ValueError(f"policy_loss.start = {policy.start}, but {folder} has no state after that step")
+                raise ValueError(
+                    f"verl resumes from step {start} by {policy.checkpoints}, but {folder} has no state after that step"
+                )
             self.tracker.restore(state)
         writer = self.tracker.writer
-        if writer is not None and not (writer.folder / "config.yaml").exists():
+        if writer is not None and not written:
             given = objective.model_dump(mode="json", exclude_unset=True)
-            writer.describe({"objective": {"name": policy.objective_name, **given}}, engine="verl")
+            known = {"checkpoints": policy.checkpoints} if policy.checkpoints else {}
+            writer.describe({"objective": {"name": policy.objective_name, **given}, **known}, engine="verl")
 
     def loss(
         self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
@@ -127,10 +144,13 @@ class _Actor:
         sequences = info.get("global_batch_size") or len(mask)
         tokens = info.get("batch_num_tokens") or int(mask.sum())
         options = _sampler(self.tracker.objective, old, mask, weights)
+        options["record"] = not self.stateless
         out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, **options)
         loss = out.loss * ranks  # verl averages gradients over ranks, and the parts of a batch have to be added
         if not torch.is_grad_enabled():
             return loss, {}
+        if self.stateless:  # of this micro-batch; verl wants the same names from all, and takes their mean
+            return loss, {"actor/fspo/clip_rate": out.metrics.get("clip_rate", 0.0)}
         self.rows += len(mask)
         if self.rows < sequences // ranks:
             return loss, {}
@@ -181,9 +201,8 @@ def _check(policy: PolicyLoss, config: ActorConfig) -> None:
         raise ValueError(
             f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
         )
-    stages = getattr(config.engine, "pipeline_model_parallel_size", 1)
-    if stages > 1:
-        raise ValueError(f"pipeline_model_parallel_size = {stages} must be 1: every rank must see the loss")
+    if not policy.stateless:
+        refuse_layout({name: getattr(config.engine, name, default) for name, default in EVERY_RANK.items()})
 
 
 def policy_loss(
