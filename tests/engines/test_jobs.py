@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import fspo
 from fspo import tasks
@@ -20,6 +23,8 @@ from fspo.config import read
 from fspo.engines import checkup
 from fspo.engines.trl import run as run_trl
 from fspo.engines.verl import job
+from fspo.model import loading as models
+from fspo.runs import RunWriter
 from helpers.processes import Command
 
 SMALL = [
@@ -115,6 +120,48 @@ def test_what_an_extra_lacks_is_named_with_the_command() -> None:
     assert checkup.missing("train") == []
     if "vllm" in checkup.missing("vllm"):
         assert checkup.lacking("verl", "vllm") == "vllm is missing (pip install 'fspo[verl,vllm]')"
+
+
+@pytest.mark.parametrize("extra", ["vllm", "sglang", "fsdp"])
+def test_verls_own_environment_is_not_refused(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The versions that verl itself pins (torch 2.11, vLLM 0.24, transformers 5.9) satisfy every requirement."""
+    needs = [Requirement(text) for text in importlib.metadata.requires("verl") or []]
+    asked = [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    pins = {need.name: str(need.specifier).removeprefix("==") for need in asked if str(need.specifier).startswith("==")}
+    assert {"torch", *({"vllm", "transformers"} if extra == "vllm" else ())} <= pins.keys()
+    installed = checkup.version
+    monkeypatch.setattr(checkup, "version", lambda name: pins.get(name, installed(name)))
+    assert checkup.missing("verl") == []
+    assert checkup.missing("vllm") == [] or "vllm" not in pins
+
+
+def test_another_sampler_of_verl_is_asked_for_by_its_name() -> None:
+    config = read(None, [*SMALL, "engines.verl.actor_rollout_ref.rollout.name=sglang"])
+    assert job.overrides(config, "run")["actor_rollout_ref.rollout.name"] == "sglang"
+    if importlib.util.find_spec("sglang") is None:
+        with pytest.raises(ValueError, match=r"its sampler sglang is missing \(pip install 'verl\[sglang\]'\)"):
+            checkup.require_verl(config)
+
+
+def test_a_layout_without_a_loss_on_every_rank_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    stages = "engines.verl.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"
+    with pytest.raises(ValueError, match=r"pipeline_model_parallel_size = 2 is possible with policy_loss.stateless"):
+        job.dry_run(read(None, [*SMALL, stages]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) -> None:
+    """The command is verl's own; tests/vllm_engine runs it."""
+    run, saved = tmp_path / "run", tmp_path / "run" / "checkpoints" / "global_step_7"
+    RunWriter(run).describe(read(None, SMALL).model_dump(mode="json"), engine="verl")
+    (saved / "actor").mkdir(parents=True)
+    (saved.parent / "latest_checkpointed_iteration.txt").write_text("7")
+    command = f"merge --backend fsdp --local_dir {saved}/actor --target_dir {saved}/merged"
+    with pytest.raises(ValueError, match=re.escape(f"python -m verl.model_merger {command}")):
+        fspo.export(run, tmp_path / "model")
+    models.save(models.load("tiny:1x32"), saved / "merged")
+    written = {path.name for path in fspo.export(run, tmp_path / "model").iterdir()}
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= written
 
 
 def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

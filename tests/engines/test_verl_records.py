@@ -70,7 +70,10 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
     for step in (1, 2, 3):
         data = {"actor/pg_loss": 0.1, "critic/score/mean": step / 4, "response_length/mean": np.float32(7.5)}
-        logger.log(data | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
+        off = "training/off_policy/trajectory_staleness"
+        lags = {f"{off}/min": (0, 1, 0)[step - 1], f"{off}/mean": (0, 1, 0.25)[step - 1]}
+        lags[f"{off}_worst/max"] = (0, 1, 1)[step - 1]
+        logger.log(data | lags | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
     logger.finish()
     assert collect(log, run) == 3
     merged = load(run)
@@ -81,9 +84,13 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert merged.evaluations == [
         Evaluated(step=0, split="openai/gsm8k", samples=2, accuracy=0.25, reward=0.5)
     ]  # fmt: skip
-    before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    # In optimiser steps, two per version of the weights; not known where the answers of a step differ.
+    ages = pl.read_parquet(run / "records").group_by("step").agg(pl.col("staleness").unique().sort()).sort("step")
+    assert ages["staleness"].to_list() == [[0, 1], [2, 3], [None]]
+    assert [line.model_dump()["lag"] for line in merged.metrics] == [0, 1, 0.25]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     collect(log, run)
-    assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert merged.objective == {"name": "fspo"}
     assert merged.facts.engine == "verl"
     assert assert_the_audit_agrees(run) > 0
