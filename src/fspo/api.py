@@ -317,15 +317,18 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
             return {*by_name(folder, names), *(name for name in names if (Path(folder) / name).is_symlink())}
 
         shutil.copytree(weights, made, ignore=ignored)
+        of_verl = weights.parent if weights.name == "lora_adapter" else None  # the model of these adapters
+        if of_verl is not None:
+            for path in [*of_verl.glob("*token*"), *of_verl.glob("chat_template*")]:
+                shutil.copy(path, made)
         if merge:
             from peft import AutoPeftModelForCausalLM, PeftModel
+            from transformers import AutoModelForCausalLM
 
-            if weights.name == "lora_adapter":  # of verl, whose model is the folder above
-                from transformers import AutoModelForCausalLM
-
-                model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(weights.parent), weights)
-            else:
+            if of_verl is None:
                 model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
+            else:
+                model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(of_verl), weights)
             model.merge_and_unload().save_pretrained(made)
         replace_file(made / "README.md", card(load_run(run), adapters=adapters and not merge))
         if out.is_dir():

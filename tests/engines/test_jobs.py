@@ -14,8 +14,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 import fspo
 from fspo import tasks
@@ -162,11 +166,21 @@ def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) ->
     models.save(models.load("tiny:1x32"), saved / "merged")
     written = {path.name for path in fspo.export(run, tmp_path / "model").iterdir()}
     assert {"README.md", "model.safetensors", "tokenizer.json"} <= written
+    # Of a run with LoRA, verl's tool writes the model that it began with, and the adapters in a folder inside.
+    model = AutoModelForCausalLM.from_pretrained(saved / "merged")
+    adapters = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapters.save_pretrained(saved / "merged" / "lora_adapter")
+    written = {path.name for path in fspo.export(run, tmp_path / "adapters").iterdir()}
+    assert {"adapter_model.safetensors", "tokenizer.json"} <= written
+    assert "model.safetensors" not in written
+    whole = fspo.export(run, tmp_path / "whole", merge=True)
+    before, after = (load_file(folder / "model.safetensors") for folder in (saved / "merged", whole))
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        "model.layers.0.self_attn.q_proj.weight"
+    }
 
 
 def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     if torch.cuda.is_available():
         pytest.skip("this machine has what verl needs")

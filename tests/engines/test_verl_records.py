@@ -46,7 +46,7 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
 
 def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
     """The same job three times: stopped before its first checkpoint, after it, and after a later step than that."""
-    run, saved = tmp_path / "run", tmp_path / "checkpoints"
+    run, saved = tmp_path / "run", tmp_path / "2026"
     settings = {"records": str(run), "checkpoints": str(saved)}
     rows, steps = torch.arange(ROWS), []
     for last in (0, 0, 2):

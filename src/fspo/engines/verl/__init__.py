@@ -36,9 +36,8 @@ def refuse_layout(engine: Mapping[str, Any]) -> None:
 
 def last_step(checkpoints: Path) -> int:
     """The step that verl resumes from, by its folder of checkpoints or one of them, `global_step_N`; 0 for none."""
-    name = checkpoints.name.removeprefix("global_step_")
-    if name.isdecimal():
-        return int(name)
+    if checkpoints.name.startswith("global_step_"):
+        return int(checkpoints.name.removeprefix("global_step_"))
     path = checkpoints / "latest_checkpointed_iteration.txt"
     return int(path.read_text()) if path.is_file() else 0
 
