@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 12 --ignore=tests/browser --ignore=tests/vllm_engine
 
-.PHONY: help setup demo smollm2 docs release test test-slow test-properties test-engines test-browser test-all lint types coverage clean
+.PHONY: help setup demo smollm2 docs release test test-slow test-properties test-engines test-versions test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -99,6 +99,31 @@ test-properties: $(VENV)/.dev  ## the property tests again, with four times as m
 # Without AMX, which some virtual machines show and do not allow: products in vLLM would be illegal instructions.
 test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
+
+# Other versions than those of constraints.txt: what differs, and the tests that it concerns. Each has an environment of
+# its own; the last two need the interpreter on the path, and verl does not install on the last one.
+VERSIONS ?= trl-1.15 verl-own python-3.12 python-3.13
+# TRL 1.15 has kernels only, which Triton interprets where there is no GPU.
+version-trl-1.15: OTHER := trl==1.15.0 triton==3.9.0
+version-trl-1.15: export TRITON_INTERPRET := 1
+version-trl-1.15: TESTS := tests/engines/test_trl_engine.py
+version-verl-own: OTHER := torch==2.11.0 transformers==5.9.0 verl==0.9.1
+version-verl-own: EXTRAS := train,verl,test
+version-verl-own: TESTS := tests/engines/test_verl_engine.py tests/engines/test_verl_records.py
+version-python-3.12 version-python-3.13: OTHER := torch
+version-python-3.12 version-python-3.13: TESTS := tests/objectives tests/fairness tests/audit tests/training tests/runs
+version-python-3.12: PYTHON := python3.12
+version-python-3.13: PYTHON := python3.13
+version-%: EXTRAS ?= train,test
+version-%:
+	@echo "making build/versions/$*: $(PYTHON), $(OTHER)"
+	@mkdir -p build/versions && $(PYTHON) -m venv --clear build/versions/$*
+	@grep -vE "^($$(echo $(OTHER) | sed 's/==[^ ]*//g; s/ /|/g'))==" constraints.txt > build/versions/$*.txt
+	@build/versions/$*/bin/python $(PIP) $(or $(filter torch%,$(OTHER)),-c constraints.txt torch)
+	@build/versions/$*/bin/python $(PIP) -c build/versions/$*.txt $(OTHER) -e '.[$(EXTRAS)]'
+	build/versions/$*/bin/python -m pytest -m 'not slow' --hypothesis-profile quick $(TESTS)
+
+test-versions: $(addprefix version-,$(VERSIONS))  ## with older and newer Python, TRL 1.15, and verl's own environment
 
 test-browser: $(VENV)/.browser  ## the pages in a real browser (needs Chromium)
 	$(BIN)/python -m pytest tests/browser

@@ -19,6 +19,7 @@ import yaml
 
 from fspo import advantages, objectives
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
+from fspo.engines.verl import last_step
 from fspo.files import replace_file
 from fspo.runs import Observer, Run, RunWarning, refuse_script, require_engine
 from fspo.runs import load as load_run
@@ -244,9 +245,12 @@ def _whole(folder: Path) -> Path:
 def weights_of(run: Path) -> Path:
     """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved, at the end or last.
 
-    A damaged checkpoint is passed over with a warning.
+    A damaged checkpoint is passed over with a warning. verl's are in shards, which verl itself has to merge.
     """
     from fspo.training import checkpoint
+
+    if step := last_step(run / "checkpoints"):
+        return _merged(run / "checkpoints" / f"global_step_{step}")
 
     def warn(text: str) -> None:
         warnings.warn(text, RunWarning, stacklevel=2)
@@ -257,6 +261,18 @@ def weights_of(run: Path) -> Path:
     if last is None:
         raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last
+
+
+def _merged(checkpoint: Path) -> Path:
+    """What verl's own tool made of a checkpoint of verl: a model, or LoRA adapters."""
+    shards, merged = checkpoint / "actor", checkpoint / "merged"
+    if not (merged / "config.json").is_file():
+        backend = "megatron" if (shards / "dist_ckpt").is_dir() else "fsdp"
+        raise ValueError(
+            f"the weights in {shards} are in shards of verl: merge them where verl is installed, and repeat this: "
+            f"python -m verl.model_merger merge --backend {backend} --local_dir {shards} --target_dir {merged}"
+        )
+    return merged / "lora_adapter" if (merged / "lora_adapter").is_dir() else merged
 
 
 # --- export -----------------------------------------------------------------------------------------------------
@@ -301,10 +317,18 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
             return {*by_name(folder, names), *(name for name in names if (Path(folder) / name).is_symlink())}
 
         shutil.copytree(weights, made, ignore=ignored)
+        of_verl = weights.parent if weights.name == "lora_adapter" else None  # the model of these adapters
+        if of_verl is not None:
+            for path in [*of_verl.glob("*token*"), *of_verl.glob("chat_template*")]:
+                shutil.copy(path, made)
         if merge:
-            from peft import AutoPeftModelForCausalLM
+            from peft import AutoPeftModelForCausalLM, PeftModel
+            from transformers import AutoModelForCausalLM
 
-            model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
+            if of_verl is None:
+                model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
+            else:
+                model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(of_verl), weights)
             model.merge_and_unload().save_pretrained(made)
         replace_file(made / "README.md", card(load_run(run), adapters=adapters and not merge))
         if out.is_dir():

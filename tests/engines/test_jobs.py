@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -12,7 +14,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 import yaml
+from packaging.requirements import Requirement
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 import fspo
 from fspo import tasks
@@ -20,6 +27,8 @@ from fspo.config import read
 from fspo.engines import checkup
 from fspo.engines.trl import run as run_trl
 from fspo.engines.verl import job
+from fspo.model import loading as models
+from fspo.runs import RunWriter
 from helpers.processes import Command
 
 SMALL = [
@@ -74,7 +83,8 @@ def test_a_dry_run_for_verl_is_copied_run_and_resumed_elsewhere(
         assert f"actor_rollout_ref.model.path={there}/start" in given
         assert f"+reward.custom_reward_function.reward_kwargs.folder={there}" in given
         assert "trainer.experiment_name=here" in given
-        assert f"++actor_rollout_ref.actor.policy_loss.start={start}" in given
+        assert f"++actor_rollout_ref.actor.policy_loss.checkpoints={there}/checkpoints" in given
+        assert "trainer.resume_mode=auto" in given
         assert f"trainer.val_before_train={'false' if start else 'true'}" in given
         (there / "checkpoints").mkdir(exist_ok=True)
         (there / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
@@ -116,9 +126,61 @@ def test_what_an_extra_lacks_is_named_with_the_command() -> None:
         assert checkup.lacking("verl", "vllm") == "vllm is missing (pip install 'fspo[verl,vllm]')"
 
 
-def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+@pytest.mark.parametrize("extra", ["vllm", "sglang", "fsdp"])
+def test_verls_own_environment_is_not_refused(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The versions that verl itself pins (torch 2.11, vLLM 0.24, transformers 5.9) satisfy every requirement."""
+    needs = [Requirement(text) for text in importlib.metadata.requires("verl") or []]
+    asked = [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    pins = {need.name: str(need.specifier).removeprefix("==") for need in asked if str(need.specifier).startswith("==")}
+    assert {"torch", *({"vllm", "transformers"} if extra == "vllm" else ())} <= pins.keys()
+    installed = checkup.version
+    monkeypatch.setattr(checkup, "version", lambda name: pins.get(name, installed(name)))
+    assert checkup.missing("verl") == []
+    assert checkup.missing("vllm") == [] or "vllm" not in pins
 
+
+def test_another_sampler_of_verl_is_asked_for_by_its_name() -> None:
+    config = read(None, [*SMALL, "engines.verl.actor_rollout_ref.rollout.name=sglang"])
+    assert job.overrides(config, "run")["actor_rollout_ref.rollout.name"] == "sglang"
+    if importlib.util.find_spec("sglang") is None:
+        with pytest.raises(ValueError, match=r"its sampler sglang is missing \(pip install 'verl\[sglang\]'\)"):
+            checkup.require_verl(config)
+
+
+def test_a_layout_without_a_loss_on_every_rank_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    stages = "engines.verl.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"
+    with pytest.raises(ValueError, match=r"pipeline_model_parallel_size = 2 is possible with policy_loss.stateless"):
+        job.dry_run(read(None, [*SMALL, stages]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) -> None:
+    """The command is verl's own; tests/vllm_engine runs it."""
+    run, saved = tmp_path / "run", tmp_path / "run" / "checkpoints" / "global_step_7"
+    RunWriter(run).describe(read(None, SMALL).model_dump(mode="json"), engine="verl")
+    (saved / "actor").mkdir(parents=True)
+    (saved.parent / "latest_checkpointed_iteration.txt").write_text("7")
+    command = f"merge --backend fsdp --local_dir {saved}/actor --target_dir {saved}/merged"
+    with pytest.raises(ValueError, match=re.escape(f"python -m verl.model_merger {command}")):
+        fspo.export(run, tmp_path / "model")
+    models.save(models.load("tiny:1x32"), saved / "merged")
+    written = {path.name for path in fspo.export(run, tmp_path / "model").iterdir()}
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= written
+    # Of a run with LoRA, verl's tool writes the model that it began with, and the adapters in a folder inside.
+    model = AutoModelForCausalLM.from_pretrained(saved / "merged")
+    adapters = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapters.save_pretrained(saved / "merged" / "lora_adapter")
+    written = {path.name for path in fspo.export(run, tmp_path / "adapters").iterdir()}
+    assert {"adapter_model.safetensors", "tokenizer.json"} <= written
+    assert "model.safetensors" not in written
+    whole = fspo.export(run, tmp_path / "whole", merge=True)
+    before, after = (load_file(folder / "model.safetensors") for folder in (saved / "merged", whole))
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        "model.layers.0.self_attn.q_proj.weight"
+    }
+
+
+def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     if torch.cuda.is_available():
         pytest.skip("this machine has what verl needs")

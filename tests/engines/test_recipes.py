@@ -29,6 +29,7 @@ from helpers.small_recipes import RECIPES, overrides
 
 ENGINES = {
     "qwen3-1.7b-math": ("trl", "verl"),
+    "qwen3-1.7b-math-async": ("verl",),
     "qwen3-8b-math": ("trl", "verl"),
     "gsm8k-24gb": ("trl", "verl"),
     "smollm2-chain-sum": ("local", "trl", "verl"),
@@ -134,12 +135,18 @@ def test_settings_of_verl_on_its_page_are_tried_as_written(tmp_path: Path) -> No
     """The overrides of a command line, and the same as a file beside an existing job."""
     page = [block for block in blocks(DOCS / "engines-verl.md") if "policy_loss" in block.text]
     command, file = page[0].text, page[1].text
-    words = [word for word in command.replace("\\\n", " ").split() if "=" in word and not word.startswith("VERL_")]
+    words = given(command)
     (tmp_path / "fspo.yaml").write_text(file)
     wanted = objectives.get("fspo", c_low=0.03, c_high=0.03)
     for policy in (composed(words), composed([], tmp_path, "fspo")):
         assert (policy.build(), policy.updates) == (wanted, 4)
         assert policy.records.endswith("/run")
+    assert composed([*words, *given(page[2].text)]).checkpoints.endswith("/saved")  # a job that may be preempted
+
+
+def given(command: str) -> list[str]:
+    """The overrides of a command."""
+    return [word for word in command.replace("\\\n", " ").split() if "=" in word and not word.startswith("VERL_")]
 
 
 def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-from verl.workers.config import ActorConfig
+from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig
 
 import fspo
 from fspo.engines.updates import UpdateTracker
@@ -28,7 +28,7 @@ from helpers.batches import Inputs, assert_equal, random_batch
 from helpers.cpu_platform import environment
 from helpers.custom_objective import HALVED
 from helpers.plugins import write_package
-from helpers.verl_ranks import CASES, ROWS, actor, train
+from helpers.verl_ranks import CASES, ROWS, actor, train, update
 
 
 def call(
@@ -211,12 +211,57 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
         ]
         same(one, both)
         assert [a["metrics"] for a in first] == [b["metrics"] for b in second], case
+    alone = train(actor("fspo"), rows, 1, ROWS)
+    assert [a["loss"] for a in ranks[1]["last_stage"]] == pytest.approx([a["loss"] for a in alone], rel=1e-9)
     # Rows that several ranks share count once.
     one = train(actor("fspo", {"drift": "kl"}, records=str(tmp_path / "one")), rows, 1, 5)
     same(one, ranks[0]["shared"])
     shared, alone = (pl.read_parquet(tmp_path / name / "records") for name in ("shared", "one"))
     assert shared.equals(alone)
     assert len(alone) == 6 * (ROWS - 1)
+
+
+LAYOUTS = {"pipeline_model_parallel_size": 2, "dynamic_context_parallel": True}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_in_which_ranks_differ_are_refused_before_the_first_update(name: str) -> None:
+    settings = {name: LAYOUTS[name], "max_seqlen_per_dp_cp_rank": 64}
+    batch = random_batch(0)
+    for stateless in (False, True):
+        policy = PolicyLoss(updates=2, stateless=stateless)
+        config = McoreActorConfig(
+            rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, megatron=McoreEngineConfig(**settings)
+        )
+        if stateless:
+            assert math.isfinite(call(config, batch, batch.logprobs)[0])
+        else:
+            with pytest.raises(ValueError, match=rf"{name} = .* is possible with policy_loss.stateless=true only"):
+                call(config, batch, batch.logprobs)
+
+
+@pytest.mark.parametrize("objective", [{}, {"drift": -0.01}])
+def test_without_state_ranks_may_have_any_share_of_the_rows(objective: dict[str, Any]) -> None:
+    """As under dynamic context parallelism: unequal shares, and a data-parallel size of 1. No update is ever closed."""
+    config, whole = actor("fspo", objective, updates=0, stateless=True), actor("fspo", objective)
+    for seed in range(3):
+        new, old, A, mask = update(seed)
+        info = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": ROWS}
+        losses = []
+        for loss_config, parts in ((whole, [torch.arange(ROWS)]), (config, [torch.arange(5), torch.arange(5, ROWS)])):
+            loss_config.global_batch_info.update(info)
+            total = 0.0
+            for part in parts:
+                loss, metrics = get_policy_loss_fn("fspo")(
+                    old_log_prob=old[part], log_prob=new[part], advantages=A[part], response_mask=mask[part],
+                    config=loss_config,
+                )  # fmt: skip
+                total += float(loss)
+            losses.append(total)
+        assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+        assert metrics.keys() == {"actor/fspo/clip_rate"}
+    tracker = tracker_of(config)
+    assert (tracker.step, tracker.update, tracker._parts) == (1, 0, [])
 
 
 def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
@@ -313,7 +358,10 @@ def test_advantages_are_ours(name: str) -> None:
         ({"updates": 0}, "updates = 0 must be the optimiser steps per rollout"),
         ({"objective": {"c_lwo": 0.1}}, "did you mean 'c_low'"),
         ({"objective": {"kl": {"coef": 0.1}}}, "set actor.use_kl_loss instead"),
-        ({"start": 3}, "start = 3 needs policy_loss.records"),
+        ({"checkpoints": "saved"}, "checkpoints needs policy_loss.records"),
+        ({"stateless": True, "records": "run"}, "leave policy_loss.records out"),
+        ({"stateless": True, "objective": {"clip_rate": 0.1}}, "keeps no state: set clip_rate"),
+        ({"stateless": True, "objective": {"drift": "kl"}}, "give drift='zero' or a number"),
         ({"loss_mode": "fspo.gspo", "objective": {"name": "ppo"}}, "are two objectives: set loss_mode=fspo"),
     ],
 )

@@ -23,7 +23,7 @@ def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
     rows, case = torch.arange(ROWS), ("fspo_adaptive", {"clip_rate": 0.3})
     whole = train(actor(*case), rows, 1, 6)
     train(actor(*case, records=str(tmp_path)), rows, 1, 6, rollouts=2)  # the second of them after its checkpoint
-    again = actor(*case, records=str(tmp_path), start=1)
+    again = actor(*case, records=str(tmp_path), checkpoints=str(tmp_path / "global_step_1"))
     for seed in (2, 3):
         new, old, A, mask = update(seed)
         again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
@@ -40,8 +40,24 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
     with pytest.raises(ValueError, match="already holds a run"):
         train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match="has no state after that step"):
-        train(actor("fspo", records=str(tmp_path), start=7), rows, 1, 6, rollouts=1)
+    with pytest.raises(ValueError, match=r"resumes from step 7 .* has no state after that step"):
+        train(actor("fspo", records=str(tmp_path), checkpoints="/saved/global_step_7"), rows, 1, 6, rollouts=1)
+
+
+def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
+    """The same job three times: stopped before its first checkpoint, after it, and after a later step than that."""
+    run, saved = tmp_path / "run", tmp_path / "2026"
+    settings = {"records": str(run), "checkpoints": str(saved)}
+    rows, steps = torch.arange(ROWS), []
+    for last in (0, 0, 2):
+        saved.mkdir(exist_ok=True)
+        (saved / "latest_checkpointed_iteration.txt").write_text(str(last))
+        train(actor("fspo", **settings), rows, 1, 6, rollouts=3)
+        steps.append([line.step for line in read_lines(run, Metrics)])
+    assert steps == [[1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]]
+    assert sorted(set(pl.read_parquet(run / "records")["step"])) == steps[-1]
+    with pytest.raises(ValueError, match="already holds a run"):  # another job, without a checkpoint yet
+        train(actor("fspo", records=str(run), checkpoints=str(tmp_path / "other")), rows, 1, 6)
 
 
 def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +70,10 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
     for step in (1, 2, 3):
         data = {"actor/pg_loss": 0.1, "critic/score/mean": step / 4, "response_length/mean": np.float32(7.5)}
-        logger.log(data | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
+        off = "training/off_policy/trajectory_staleness"
+        lags = {f"{off}/min": (0, 1, 0)[step - 1], f"{off}/mean": (0, 1, 0.25)[step - 1]}
+        lags[f"{off}_worst/max"] = (0, 1, 1)[step - 1]
+        logger.log(data | lags | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
     logger.finish()
     assert collect(log, run) == 3
     merged = load(run)
@@ -65,9 +84,13 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert merged.evaluations == [
         Evaluated(step=0, split="openai/gsm8k", samples=2, accuracy=0.25, reward=0.5)
     ]  # fmt: skip
-    before = {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    # In optimiser steps, two per version of the weights; not known where the answers of a step differ.
+    ages = pl.read_parquet(run / "records").group_by("step").agg(pl.col("staleness").unique().sort()).sort("step")
+    assert ages["staleness"].to_list() == [[0, 1], [2, 3], [None]]
+    assert [line.model_dump()["lag"] for line in merged.metrics] == [0, 1, 0.25]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     collect(log, run)
-    assert before == {path.name: path.read_bytes() for path in run.glob("*.jsonl")}
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert merged.objective == {"name": "fspo"}
     assert merged.facts.engine == "verl"
     assert assert_the_audit_agrees(run) > 0

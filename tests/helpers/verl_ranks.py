@@ -35,7 +35,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def actor(name: str, objective: dict[str, Any] | None = None, updates: int = 2, **settings: Any) -> ActorConfig:
-    loss = {key: settings.pop(key) for key in ("records", "start") if key in settings}
+    loss = {key: settings.pop(key) for key in ("records", "checkpoints", "stateless") if key in settings}
     policy = PolicyLoss(loss_mode=name, objective=objective or {}, updates=updates, **loss)
     return ActorConfig(
         strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, **settings
@@ -84,6 +84,8 @@ def main(folder: Path) -> None:
     # Two ranks that share their rows, as in sequence parallelism: verl's data-parallel size is then 1.
     shared = actor("fspo", {"drift": "kl"}, records=str(folder / "shared"))
     outputs["shared"] = train(shared, everything, 1, 5)
+    if rank == world - 1:  # as the last stage of a pipeline: without state, no other rank has to take part
+        outputs["last_stage"] = train(actor("fspo", stateless=True), everything, 1, ROWS)
     (folder / f"{rank}.json").write_text(json.dumps(outputs))
     dist.destroy_process_group()
 

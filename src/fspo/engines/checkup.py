@@ -67,9 +67,13 @@ def lacking(*wanted: str) -> str:
 
 def require_verl(config: TrainConfig | None = None) -> None:
     """Refuse a run that verl could not start, in one sentence; without a configuration, only for missing packages."""
-    problem = lacking("verl", "vllm")
+    own = {} if config is None else flat(config.engines.verl)
+    sampler = own.get("actor_rollout_ref.rollout.name", "vllm")
+    problem = lacking("verl", "vllm") if sampler == "vllm" else lacking("verl")
+    if sampler != "vllm" and importlib.util.find_spec(sampler) is None:
+        problem = problem or f"its sampler {sampler} is missing (pip install 'verl[{sampler}]')"
     if config is not None:
-        elsewhere = "RAY_ADDRESS" in os.environ or any("ray_init.address" in key for key in flat(config.engines.verl))
+        elsewhere = "RAY_ADDRESS" in os.environ or any("ray_init.address" in key for key in own)
         problem = problem or platform_problem(elsewhere=elsewhere) or import_problem()
     if problem:
         raise ValueError(f"--engine verl cannot start: {problem}. --dry-run writes the run for another machine")

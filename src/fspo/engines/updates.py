@@ -41,12 +41,14 @@ class UpdateTracker(Recorder):
         sequences: float,
         tokens: float,
         columns: dict[str, list[Any]] | None = None,
+        record: bool = True,
         **options: Any,
     ) -> Output:
         """The objective on a micro-batch of an update that has this many sequences and tokens over all ranks.
 
         The losses of the parts add up to the loss of the update. `columns` are further columns of the rows, one value
-        per response. Responses without a trained token are left out, and calls under `no_grad` are not recorded.
+        per response. Responses without a trained token are left out, and calls under `no_grad` or without `record` are
+        not recorded.
         """
         kept = mask.any(-1)
         if not kept.all():
@@ -61,7 +63,7 @@ class UpdateTracker(Recorder):
         else:  # no gradient, but a loss that this rank can differentiate like the others
             empty = logprobs.detach().sum(-1)
             out = Output(logprobs.sum(), empty, empty, empty, {})
-        if torch.is_grad_enabled():
+        if record and torch.is_grad_enabled():
             rows: dict[str, list[Any]] = {name: [] for name in (*OF_A_RESPONSE, *(columns or {}))}
             if len(mask):
                 batch = Batch.check(logprobs.detach(), old_logprobs, advantages, mask)

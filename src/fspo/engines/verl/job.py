@@ -32,7 +32,7 @@ from fspo.engines.translate import (
     start_path,
     write_job,
 )
-from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode
+from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode, refuse_layout
 from fspo.settings import flat
 
 OPEN = 1e9  # above every weight that verl computes, whose logarithm it cuts at 20
@@ -48,7 +48,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
     """
     refuse(config, "verl", "model.threads", "log.samples")
     own = flat(config.engines.verl)
-    _check_sampling(own)
+    _check(own)
     update, rollout, lora = config.update, config.rollout, config.model.lora
     if update.schedule == "linear":
         raise ValueError("update.schedule = 'linear' is not possible with --engine verl: use constant or cosine")
@@ -73,9 +73,10 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
         **({f"{MODEL}.lora_alpha": int(lora.alpha)} if lora else {}),
         **({} if chat else {f"{MODEL}.custom_chat_template": PLAIN}),
         **loss,
+        **({f"{ROLLOUT}.calculate_log_probs": True} if own.get(f"{CORRECTION}.bypass_mode") else {}),
         f"{ACTOR}.policy_loss._target_": "fspo.engines.verl.PolicyLoss",
         f"++{ACTOR}.policy_loss.updates": update.epochs * update.minibatches,
-        f"++{ACTOR}.policy_loss.records": str(folder), f"++{ACTOR}.policy_loss.start": resumed,
+        f"++{ACTOR}.policy_loss.records": str(folder), f"++{ACTOR}.policy_loss.checkpoints": f"{folder}/checkpoints",
         f"++{ACTOR}.policy_loss.objective": parameters,
         f"{ACTOR}.strategy": "fsdp2", f"{ACTOR}.ppo_epochs": update.epochs,
         f"{ACTOR}.ppo_mini_batch_size": rollout.prompts // update.minibatches,
@@ -96,10 +97,11 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
         "+reward.custom_reward_function.reward_kwargs.folder": str(folder),
         "trainer.device": config.model.device.partition(":")[0], "trainer.nnodes": 1, "trainer.n_gpus_per_node": 1,
         "trainer.total_epochs": 100, "trainer.total_training_steps": config.steps,
+        "trainer.v1.separate_async.parameter_sync_step": update.minibatches,
         "trainer.test_freq": config.eval.every, "trainer.val_before_train": not resumed,
         "trainer.save_freq": config.checkpoint.every, "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep,
         "trainer.default_local_dir": f"{folder}/checkpoints",
-        "trainer.resume_mode": "auto" if resumed else "disable",
+        "trainer.resume_mode": "auto",
         "trainer.project_name": log.wandb or log.trackio or "fspo",
         "trainer.experiment_name": Path(folder).name, "hydra.run.dir": f"{folder}/hydra",
         "trainer.logger": ["console", "file", *(name for name, wanted in trackers.items() if wanted)],
@@ -107,13 +109,14 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
     return translated | own
 
 
-def _check_sampling(own: Mapping[str, Any]) -> None:
-    """Answers are drawn from the whole distribution; validation may cut it."""
+def _check(own: Mapping[str, Any]) -> None:
+    """Answers are drawn from the whole distribution (validation may cut it), and every rank sees the loss."""
     for key, value in own.items():
-        bare = key.lstrip("+~")
-        if bare.startswith(f"{ROLLOUT}.") and ".val_kwargs." not in bare:
-            setting, _, name = bare.rpartition(".")
+        setting, _, name = key.lstrip("+~").rpartition(".")
+        if setting.startswith(ROLLOUT) and not setting.endswith("val_kwargs"):
             refuse_cut({name: value}, f"engines.verl.{setting}.")
+        if setting.startswith(ACTOR):
+            refuse_layout({name: value})
 
 
 def mismatch(config: TrainConfig) -> dict[str, Any] | None:
@@ -206,11 +209,6 @@ GROUPS = {  # the groups of settings in a script, by the start of their names
     "length of the run, checkpoints and logs": "trainer.",
     "everything else": "",
 }
-AGAIN = {  # what a script sets by the checkpoint that it goes on from
-    f"++{ACTOR}.policy_loss.start": '"$START"',
-    "trainer.resume_mode": "auto",
-    "trainer.val_before_train": '"$([ "$START" = 0 ] && echo true || echo false)"',
-}
 
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
@@ -221,7 +219,8 @@ def dry_run(config: TrainConfig, folder: Path) -> str:
 
     settings = overrides(config, RUN, _chat(config)) | {"trainer.experiment_name": folder.name}
     words = {key: word(key, _hydra(value)) for key, value in settings.items()}
-    words |= {key: f"{key}={value}" for key, value in AGAIN.items() if key not in flat(config.engines.verl)}
+    if (first := "trainer.val_before_train") not in flat(config.engines.verl):
+        words[first] = f'{first}="$([ "$START" = 0 ] && echo true || echo false)"'
     script = [
         f'sed "s|{RUN}|$RUN|g" "$RUN/job.yaml" > "$RUN/config.yaml"',
         'START=$(python -m fspo.engines.verl.run begin "$RUN")  # the step of the last checkpoint, 0 for none',

@@ -29,7 +29,8 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import advantages, objectives
-from fspo.engines.verl import OWN_OPTIONS, adv_estimator, loss_mode
+from fspo.engines.adapters import fixed
+from fspo.engines.verl import EVERY_RANK, OWN_OPTIONS, adv_estimator, last_step, loss_mode, refuse_layout
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 from fspo.settings import hint
@@ -54,24 +55,31 @@ class PolicyLoss(PolicyLossConfig):
     objective: dict[str, Any] = field(default_factory=dict)  # parameters; with loss_mode=fspo also a `name`
     updates: int = 0  # optimiser steps per rollout: ppo_epochs * train_batch_size / ppo_mini_batch_size
     records: str | None = None  # the run folder that is written, for `fspo report`
-    start: int = 0  # the step of the checkpoint that verl resumes from
+    checkpoints: str | None = None  # where verl resumes from: trainer.default_local_dir, or a global_step_N
+    stateless: bool = False  # nothing is learnt, exchanged between ranks, or recorded
 
     def __post_init__(self) -> None:
         self._actor: _Actor | None = None
         if self.measured:
             register_policy_loss(self.loss_mode)(measured_loss)  # it may have been registered after this module
             get_policy_loss_fn(self.measured)
-            if self.objective or self.records is None:
-                raise ValueError(f"{self.loss_mode} needs policy_loss.records, the run folder, and has no objective")
+            if self.objective or self.stateless or self.records is None:
+                raise ValueError(
+                    f"{self.loss_mode} needs policy_loss.records, the run folder; it has no objective and no stateless"
+                )
         else:
-            self.build()
-        if self.updates < 1:
+            objective = self.build()
+            if self.stateless:
+                if self.records is not None:
+                    raise ValueError("policy_loss.stateless records nothing: leave policy_loss.records out")
+                fixed(objective, gives=("sampler_logprobs",))
+        if self.updates < 1 and not self.stateless:
             raise ValueError(
                 f"policy_loss.updates = {self.updates} must be the optimiser steps per rollout: "
                 "ppo_epochs * train_batch_size / ppo_mini_batch_size"
             )
-        if self.start and self.records is None:
-            raise ValueError(f"policy_loss.start = {self.start} needs policy_loss.records, the folder of its state")
+        if self.checkpoints is not None and self.records is None:
+            raise ValueError("policy_loss.checkpoints needs policy_loss.records, the folder of the state at each step")
 
     @property
     def measured(self) -> str:
@@ -114,30 +122,41 @@ class _Actor:
         # Imported only where a loss is taken: verl imports this module in every process.
         from fspo.engines.updates import UpdateTracker
         from fspo.runs import Metrics, last_state, read_lines
+        from fspo.runs.folder import read_config
         from fspo.runs.recorder import Recorder, loggable
 
         _check(policy, config)
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         folder = None if policy.records is None else Path(policy.records)
-        if folder is not None and not policy.start and read_lines(folder, Metrics):
-            raise ValueError(f"{folder} already holds a run: choose another policy_loss.records, or give start")
+        start = 0 if policy.checkpoints is None else last_step(Path(policy.checkpoints))
+        written = {} if folder is None else read_config(folder / "config.yaml", [])
+        same_job = policy.checkpoints is not None and written.get("checkpoints") == policy.checkpoints
+        if folder is not None and not start and not same_job and read_lines(folder, Metrics):
+            raise ValueError(
+                f"{folder} already holds a run: choose another policy_loss.records, or, to go on with it, give its "
+                "policy_loss.checkpoints"
+            )
         copies = world // config.global_batch_info.get("dp_size", world)
-        self.rows, self.loggable = 0, loggable  # rows of this rank, since the last update was closed
+        known = {"checkpoints": policy.checkpoints} if policy.checkpoints else {}
+        self.stateless, self.loggable = policy.stateless, loggable
+        self.rows = 0  # of this rank, since the last update was closed
         if policy.measured:
-            self.recorder = Recorder(folder, updates=policy.updates, start=policy.start, copies=copies)
-            self.recorder.describe({"verl": {"loss_mode": policy.measured}}, engine="verl")
+            self.recorder = Recorder(folder, updates=policy.updates, start=start, copies=copies)
+            self.recorder.describe({"verl": {"loss_mode": policy.measured}, **known}, engine="verl")
             return
         objective = policy.build()
-        self.tracker = self.recorder = UpdateTracker(objective, policy.updates, folder, copies)
-        if folder is not None and policy.start:
-            state = last_state(folder, policy.start)
+        self.tracker = self.recorder = UpdateTracker(objective, max(1, policy.updates), folder, copies)
+        if folder is not None and start:
+            state = last_state(folder, start)
             if state is None:
-                raise ValueError(f"policy_loss.start = {policy.start}, but {folder} has no state after that step")
+                raise ValueError(
+                    f"verl resumes from step {start} by {policy.checkpoints}, but {folder} has no state after that step"
+                )
             self.tracker.restore(state)
         writer = self.tracker.writer
-        if writer is not None and not (writer.folder / "config.yaml").exists():
+        if writer is not None and not written:
             given = objective.model_dump(mode="json", exclude_unset=True)
-            writer.describe({"objective": {"name": policy.objective_name, **given}}, engine="verl")
+            writer.describe({"objective": {"name": policy.objective_name, **given}, **known}, engine="verl")
 
     def loss(
         self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
@@ -147,9 +166,14 @@ class _Actor:
         sequences = info.get("global_batch_size") or len(mask)
         tokens = info.get("batch_num_tokens") or int(mask.sum())
         options = _sampler(self.tracker.objective, old, mask, weights)
+        options["record"] = not self.stateless
         out = self.tracker.loss(logprobs, old, A, mask, sequences=sequences, tokens=tokens, **options)
         loss = out.loss * ranks  # verl averages gradients over ranks, and the parts of a batch have to be added
-        if not torch.is_grad_enabled() or not self.ends(mask, info):
+        if not torch.is_grad_enabled():
+            return loss, {}
+        if self.stateless:  # of this micro-batch; verl wants the same names from all, and takes their mean
+            return loss, {"actor/fspo/clip_rate": out.metrics.get("clip_rate", 0.0)}
+        if not self.ends(mask, info):
             return loss, {}
         metrics = self.tracker.end_update()
         if self.tracker.update == 0 and self.tracker.writer is not None:
@@ -193,13 +217,12 @@ def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | 
 
 def _check(policy: PolicyLoss, config: ActorConfig) -> None:
     """Refuse settings of the actor that have no effect, or that cannot work."""
-    stages = getattr(config.engine, "pipeline_model_parallel_size", 1)
-    if stages > 1:
-        raise ValueError(f"pipeline_model_parallel_size = {stages} must be 1: every rank must see the loss")
     if policy.updates % config.ppo_epochs:
         raise ValueError(
             f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
         )
+    if not policy.stateless:
+        refuse_layout({name: getattr(config.engine, name, default) for name, default in EVERY_RANK.items()})
     if policy.measured:
         return
     standard = {name: spec.default for name, spec in ActorConfig.__dataclass_fields__.items()}

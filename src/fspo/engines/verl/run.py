@@ -4,8 +4,8 @@ The prompts become verl's Parquet files in the run folder, verl's reward workers
 task, and `collect` merges verl's own log into the run folder. What verl needs is checked before anything is written.
 Importing this module does not import verl. A script of a dry run calls it before and after verl:
 
-    python -m fspo.engines.verl.run begin FOLDER    # prepares the folder and prints the step to go on from
-    python -m fspo.engines.verl.run end FOLDER      # merges verl's log
+    python -m fspo.engines.verl.run begin FOLDER [CHECKPOINTS]    # prepares it and prints the step to go on from
+    python -m fspo.engines.verl.run end FOLDER                    # merges verl's log
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from fspo import tasks
 from fspo.config import TrainConfig, read
 from fspo.engines.checkup import require_verl, verl_environment
 from fspo.engines.translate import BAND, RULE, is_chat, start
+from fspo.engines.verl import last_step
 from fspo.engines.verl.job import command, dry_run, mismatch, overrides, write_prompts
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
+from fspo.runs import rows as row_files
 from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError, interrupts
 
@@ -59,19 +63,19 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
                 process.send_signal(signal.SIGINT)
                 process.wait()
                 _collect(folder)
-                raise RunInterruptedError(_last_step(folder / "checkpoints"), number)
+                raise RunInterruptedError(last_step(folder / "checkpoints"), number)
         if code:
             raise ValueError(f"verl ended with exit code {code}: the reason is at the end of {folder / 'verl.log'}")
         collect(folder / "verl.jsonl", folder)
 
 
-def begin(folder: Path) -> int:
+def begin(folder: Path, checkpoints: Path | None = None) -> int:
     """Prepare a run folder for the next start of verl, and return the step that it goes on from, 0 for the first.
 
     verl begins a new log, so the old one is merged first; what the folder has of later steps is written again.
     """
     _collect(folder)
-    resumed = _last_step(folder / "checkpoints")
+    resumed = last_step(checkpoints or folder / "checkpoints")
     RunWriter(folder).cut(resumed or -1)
     return resumed
 
@@ -80,12 +84,6 @@ def _collect(folder: Path) -> None:
     """Merge verl's log into the run folder, if verl came as far as to begin one."""
     if (folder / "verl.jsonl").is_file():
         collect(folder / "verl.jsonl", folder)
-
-
-def _last_step(checkpoints: Path) -> int:
-    """The step of verl's last checkpoint; 0 for none."""
-    path = checkpoints / "latest_checkpointed_iteration.txt"
-    return int(path.read_text()) if path.is_file() else 0
 
 
 def _follow(
@@ -115,7 +113,11 @@ def _follow(
 METRICS = {
     "reward": "critic/score/mean", "length": "response_length/mean", "truncated": "response_length/clip_ratio",
     "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "lr": "actor/lr",
+    "lag": "training/off_policy/trajectory_staleness/mean",
+    "lag_max": "training/off_policy/trajectory_staleness_worst/max",
 }  # fmt: skip
+"""By our name, verl's. A lag is how many of the sampler's weights were made since those that sampled an answer."""
+LAG_MIN = "training/off_policy/trajectory_staleness/min"
 TIMES = {"rollout": "timing_s/gen", "update": "timing_s/update_actor", "total": "timing_s/step"}
 VALIDATION = re.compile(r"val-(?:core|aux)/(.+)/(acc|reward)/mean@(\d+)")
 
@@ -143,7 +145,21 @@ def collect(log: str | Path, folder: str | Path) -> int:
     writer.merge(Metrics, [_metrics(known.get(step), step, data) for step, data in trained.items()])
     writer.merge(Timing, [Timing(step=step, **_renamed(TIMES, data)) for step, data in trained.items()])
     writer.merge(Evaluated, [line for step, data in logged.items() for line in _evaluations(step, data)])
+    for step, data in trained.items():
+        if data.get(METRICS["lag_max"]) and row_files.path_of(folder, step).is_file():
+            writer.rows(step, _aged(row_files.path_of(folder, step), data))
     return last
+
+
+def _aged(path: Path, data: dict[str, Any]) -> dict[str, list[Any]]:
+    """The rows of a step whose answers are older than it, with their `staleness`.
+
+    verl logs the range of a step's lags and gives a loss none: where they differ, no answer's own is known.
+    """
+    rows = pl.read_parquet(path)
+    lag, updates = data[METRICS["lag_max"]], max(rows["update"]) + 1
+    age = pl.col("update") + int(lag) * updates if lag == data[LAG_MIN] else pl.lit(None)
+    return rows.with_columns(staleness=age).to_dict(as_series=False)
 
 
 def _metrics(known: Metrics | None, step: int, data: dict[str, Any]) -> Metrics:
@@ -186,8 +202,8 @@ def _scorer(folder: str, split: str) -> tuple[tasks.Task, Scorer]:
 
 
 if __name__ == "__main__":
-    verb, place = sys.argv[1], Path(sys.argv[2])
+    verb, place, *given = sys.argv[1], *map(Path, sys.argv[2:])
     if verb == "begin":
-        print(begin(place))
+        print(begin(place, *given))
     else:
         collect(place / "verl.jsonl", place)
