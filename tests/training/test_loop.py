@@ -252,9 +252,7 @@ def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: p
     assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0
 
 
-def test_loggers_write_what_their_own_readers_find(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loggers_write_what_their_own_readers_find(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no server and no database here
