@@ -7,6 +7,7 @@ its parameters widen (`Objective.scaled`).
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,6 +43,16 @@ class Band(NamedTuple):
     def bounds(self) -> tuple[Any, Any]:
         """The lower and the upper end."""
         return self.centre - self.below, self.centre + self.above
+
+
+def warn_if_mostly_clipped(rate: float, responses: int) -> None:
+    """Python shows it once per place in the caller's code; a few rows say too little."""
+    if rate > 0.8 and responses >= 16:
+        warnings.warn(
+            f"clipping removed {rate:.0%} of the gradients of a batch: widen the objective's clip range (`fspo audit` "
+            "recommends one), or lower the learning rate or the number of updates per rollout",
+            stacklevel=3,
+        )
 
 
 class Weighting(NamedTuple):

@@ -11,7 +11,16 @@ from pydantic import Field
 
 from fspo import ratios
 from fspo.objectives.batch import Batch, Totals
-from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, at_rate, default_survival
+from fspo.objectives.clipping import (
+    Array,
+    AtRate,
+    Band,
+    Responses,
+    Weighting,
+    at_rate,
+    default_survival,
+    warn_if_mostly_clipped,
+)
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.packing import laid_out
 from fspo.objectives.primitives import with_slope
@@ -197,6 +206,8 @@ class Objective(Settings, ABC):
             bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
+        if totals is None:  # a trainer gives them, and warns by itself
+            warn_if_mostly_clipped(metrics.get("clip_rate", 0.0), len(batch.lengths))
         lengths = batch.lengths if batch.empty is None else batch.lengths.masked_fill(batch.empty, 0)
         return Output(loss, batch.log_ratio.detach(), surrogate.accepted, lengths, metrics)
 
