@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 DOCS = Path(__file__).parents[2] / "docs"
 FENCE = re.compile(r"^( *)```([\w-]*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "bash", "console", "shell")
@@ -59,6 +57,9 @@ def saved_as(block: Block) -> str | None:
     return name[1] if name else None
 
 
+CONFIGURED = "import sys, yaml, fspo; fspo.TrainConfig(**yaml.safe_load(sys.argv[1]))"
+
+
 @dataclass(frozen=True)
 class Reader:
     """Somebody who does what pages say, in a folder of their own where `fspo` and `python` are on the path."""
@@ -88,8 +89,6 @@ class Reader:
         `shorter` makes a command quick, `before` defines what the page's Python takes for granted. A block of `text`
         is output: each of its lines must have been printed.
         """
-        from fspo.config import TrainConfig
-
         printed: list[str] = []
         for block in blocks(DOCS / page):
             name = saved_as(block)
@@ -100,7 +99,7 @@ class Reader:
             elif block.language in SHELL:
                 printed += [self.run("sh", "-c", shorter(command)) for command in commands(block.text)]
             elif block.language == "yaml":
-                TrainConfig(**yaml.safe_load(block.text))
+                self.run("python", "-c", CONFIGURED, block.text)
             elif block.language == "text":
                 known = "".join(printed).splitlines()
                 assert [line for line in block.text.splitlines() if line and line not in known] == [], page

@@ -23,13 +23,16 @@ from fspo.runs import load
 from helpers.pages import DOCS, Reader, blocks, commands
 from helpers.synthetic import make_run
 
-TINY = "model.path=tiny:1x32 warmup.max_steps=40 rollout.prompts=8 rollout.max_new_tokens=24 eval.prompts=16"
+SMALL = (
+    "model.path=tiny:1x32 warmup=null 'task={name: sort, n_max: 6, graded: true}' rollout.prompts=8 "
+    "rollout.max_new_tokens=8 eval.prompts=16"
+)
 
 
 def shorter(command: str) -> str:
     """The same command, with few steps of a small model."""
     if command.startswith("fspo train") and "task=" not in command:
-        return f"{command} steps=5" if "--resume" in command else f"{command} {TINY} steps=3"
+        return f"{command} steps=5" if "--resume" in command else f"{command} {SMALL} steps=3"
     return command.replace("--prompts 128", "--prompts 8")
 
 
@@ -99,7 +102,8 @@ def test_a_verl_cluster(tmp_path: Path) -> None:
     (dry_run,) = [command for command in printed if command.startswith("fspo train my.yaml --engine verl --dry-run")]
     reader.run("sh", "-c", f"{dry_run} --out job")
 
-    there = shutil.move(tmp_path / "job", tmp_path / "there")
+    there = tmp_path / "there"
+    shutil.move(tmp_path / "job", there)
     (tmp_path / "sums.jsonl").unlink()
     python = tmp_path / "bin" / "python"  # runs this package, and writes down what verl is given
     python.write_text(python.read_text().replace(
