@@ -27,7 +27,8 @@ from helpers.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WITH_OWN_TESTS = ("own-task.md", "own-reward.md", "own-objective.md")  # followed in order by tests/docs
+WITH_OWN_TESTS = ("own-task.md", "own-reward.md", "own-objective.md", "first-run.md", "audit.md", "clip-fraction.md",
+                  "vllm-correction.md")  # followed in order by tests/journeys  # fmt: skip
 
 # Small, and without a warm start; the objective, the task and everything else are as printed.
 SMALL = ["model.path=tiny:1x32", "warmup=null", "rollout.prompts=4", "rollout.group=2", "rollout.max_new_tokens=6",
@@ -44,7 +45,6 @@ ELSEWHERE = {
     r"python benchmarks/.*": "a measurement of minutes; docs/development/measurements.md has its results",
     r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",
-    r"fspo audit outputs/token_exports": "a dump of another trainer; tests/audit/test_dumps.py",
     r"fspo watch .*": "serves until it is stopped; tests/report/test_watch.py",
     r"fspo compare .* --(rerun|pairs|against|ranges).*": "asks about finished results; tests/compare/test_run.py",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import shutil
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -31,6 +32,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=_markdown(notebook)))
     files.append(File.generated(config, "explore.html", content=explore.render()))
     return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """The sources lie beside the pages: llms.txt, for language models, links to them."""
+    for source in Path(config.docs_dir).rglob("*.md"):
+        shutil.copy(source, Path(config.site_dir) / source.relative_to(config.docs_dir))
 
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -119,3 +119,21 @@ def test_every_relative_link_leads_to_a_file() -> None:
         for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
             if not target.removeprefix("../").startswith(made):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_first_screen_is_short_and_has_a_command_for_each_case() -> None:
+    """What it is, whether it is for the reader, how to use it, what to try; the commands are run elsewhere."""
+    screen = (TREE / "README.md").read_text(encoding="utf-8").partition("\n## Install")[0]
+    assert len(screen.split()) < 300
+    trainers = ["FSPOTrainer", "loss_mode=fspo", "objectives.get"]
+    wanted = ["clip-by-length.svg", "fspo audit ", *trainers, "make demo", "make test"]
+    assert wanted == sorted(wanted, key=screen.index)
+
+
+@pytest.mark.slow
+def test_the_map_for_language_models_leads_to_the_sources_of_pages(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# fspo\n\n> ")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 15
+    assert [link for link in links if not (site / link).read_text(encoding="utf-8").startswith("# ")] == []

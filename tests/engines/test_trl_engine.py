@@ -26,7 +26,7 @@ from fspo.runs import Metrics, Timing, load, rows
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
-from helpers.trl_runs import GROUP, SPLIT, answers, prompts, reward, settings, split_runs, trainer
+from helpers.trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
 
 
 @pytest.fixture(scope="module")
@@ -374,28 +374,6 @@ def test_a_kl_penalty_of_ours_makes_trl_keep_a_reference(tmp_path: Path) -> None
     config = FSPOConfig(**settings(tmp_path, objective_args={"kl": {"coef": 0.2, "kind": "k2"}}))
     assert config.beta == 0.2
     assert config.make_objective().kl == fspo.objectives.KLPenalty(coef=0.2, kind="k2")
-
-
-def test_the_documented_change_of_a_grpo_script_runs(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The diff in docs/engines.md changes at most three lines, and the new lines train."""
-    text = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
-    lines = text.split("```diff\n")[1].split("```")[0].splitlines()
-    before, after = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
-    assert len(after) == len(before) <= 3
-    assert [re.sub("FSPO", "GRPO", line) for line in after[1:]] == before[1:]
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"model": str(model), "reward": reward, "dataset": prompts(1)}
-    here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12"
-    exec("\n".join(after).replace("num_iterations=2", here), names)
-    names["trainer"].train()
-    run = load("out/fspo")
-    assert run.objective["name"] == "fspo"
-    assert len(run.metrics) == 3
-    for folder in ("out", "out/fspo"):
-        with pytest.raises(ValueError, match="was written by a TRL script"):
-            fspo.evaluate(folder)
 
 
 def test_an_objective_of_another_module(model: Path, tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
-"""The code blocks of a page, and the commands of a shell block or a help text."""
+"""The code blocks of a page, the commands of a shell block or a help text, and a reader who follows a page."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+DOCS = Path(__file__).parents[2] / "docs"
 FENCE = re.compile(r"^( *)```([\w-]*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "bash", "console", "shell")
 
@@ -50,3 +55,52 @@ def saved_as(block: Block) -> str | None:
     last = block.before.rstrip().split("\n\n")[-1]
     name = re.search(r"[Ss]ave this as `([\w./-]+)`", last.replace("\n", " "))
     return name[1] if name else None
+
+
+CONFIGURED = "import sys, yaml, fspo; fspo.TrainConfig(**yaml.safe_load(sys.argv[1]))"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody who does what pages say, in a folder of their own where `fspo` and `python` are on the path."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        programs = self.folder / "bin"
+        programs.mkdir()
+        for name, command in (("fspo", "python -m fspo"), ("python", sys.executable)):
+            (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (programs / name).chmod(0o755)
+
+    def run(self, *command: str) -> str:
+        """What a command prints; it must succeed."""
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        more = {"PATH": path, "FSPO_CACHE": str(self.folder / "cache"), "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=os.environ | more, capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def follow(self, page: str, shorter: Callable[[str], str] = str, before: str = "") -> list[str]:
+        """Save, run and check every block of a page, in order; what the commands and programs printed.
+
+        `shorter` makes a command quick, `before` defines what the page's Python takes for granted. A block of `text`
+        is output: each of its lines must have been printed.
+        """
+        printed: list[str] = []
+        for block in blocks(DOCS / page):
+            name = saved_as(block)
+            if name is not None:
+                (self.folder / name).write_text(block.text)
+            elif block.language == "python":
+                printed.append(self.run("python", "-c", before + block.text))
+            elif block.language in SHELL:
+                printed += [self.run("sh", "-c", shorter(command)) for command in commands(block.text)]
+            elif block.language == "yaml":
+                self.run("python", "-c", CONFIGURED, block.text)
+            elif block.language == "text":
+                known = "".join(printed).splitlines()
+                assert [line for line in block.text.splitlines() if line and line not in known] == [], page
+        return printed

@@ -246,14 +246,24 @@ def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: p
     assert table.filter(pl.col("reward").is_nan())["advantage"].abs().sum() == 0
 
 
-def test_tensorboard(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    run(tmp_path, "steps=1", "log.tensorboard=true")
+def test_loggers_write_what_their_own_readers_find(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no server and no database here
+    run(tmp_path / "run", "steps=1", "log={tensorboard: true, trackio: mine, mlflow: mine}")
+    from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from trackio.sqlite_storage import SQLiteStorage
 
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    wanted = {"reward", "grad_norm", "eval/accuracy"}
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    assert {"reward", "grad_norm", "eval/accuracy"} <= set(events.Tags()["scalars"])
+    assert wanted <= set(events.Tags()["scalars"])
+    assert wanted <= set().union(*SQLiteStorage.get_logs("mine", "run"))
+    client = MlflowClient()
+    (logged,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert wanted <= set(logged.data.metrics)
+    assert logged.data.params["steps"] == "1"
 
 
 def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
