@@ -40,11 +40,18 @@ def test_seven_bits_are_bfloat16_and_float8_is_exact_for_its_own_numbers() -> No
 def test_the_exact_weights_are_back_after_sampling_also_after_an_error() -> None:
     policy = load("tiny:1x32")
     before = copy.deepcopy(policy.model.state_dict())
-    with pytest.raises(RuntimeError, match="stop"), rounded(policy, 2):
-        changed = [name for name, value in policy.model.state_dict().items() if not torch.equal(value, before[name])]
-        assert changed
-        raise RuntimeError("stop")
-    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+
+    def changed() -> list[str]:
+        return [name for name, value in policy.model.state_dict().items() if not torch.equal(value, before[name])]
+
+    def interrupted() -> None:
+        with rounded(policy, 2):
+            assert changed()
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        interrupted()
+    assert not changed()
 
 
 def settings(precision: Any, **rollout: Any) -> TrainConfig:
