@@ -221,12 +221,12 @@ def _slopes(
         raise ValueError(
             f"{_name(rule)} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"
         )
-    centre, below, above, dual, floor, scale, gain = (
+    centre, below, above, dual, scale, gain = (
         np.broadcast_to(np.asarray(value, np.float64), L.shape)[found.kind] for value in (*band, *weighting)
     )
     top = np.where(advantage > 0, centre + above, np.where(advantage < 0, centre + dual, np.inf))
     top = np.minimum(top, rule.exponent_cap / scale)
-    bottom = np.where(advantage < 0, centre - below, np.where(advantage > 0, centre - floor, -np.inf))
+    bottom = np.where(advantage < 0, centre - below, -np.inf)
     if not v.any():
         inside = np.where((bottom > S) | (top < S), 0.0, 1.0)
         moments = [np.exp(power * np.minimum(scale * S, rule.exponent_cap)) * inside for power in (1, 2)]

@@ -29,16 +29,14 @@ CHUNK = 1 << 20  # positions of one padded batch of token log-ratios
 class Band(NamedTuple):
     """Where nothing is clipped: centre - below <= x <= centre + above, each a number or an array of one per response.
 
-    x is S for an objective that clips whole responses and a token's log-ratio for one that clips tokens. A pessimistic
-    clip acts above for A > 0 and below for A < 0. The other side of each sign has a width of its own, infinite without
-    one: `dual` above the centre where A < 0, the dual clip, and `floor` below it where A > 0.
+    x is S for an objective that clips whole responses and a token's log-ratio for one that clips tokens. `dual` is the
+    width above the centre where A < 0: the dual clip, infinite without one.
     """
 
     centre: Any
     below: Any
     above: Any
     dual: Any = math.inf
-    floor: Any = math.inf
 
     @property
     def bounds(self) -> tuple[Any, Any]:
@@ -136,18 +134,14 @@ def at_threshold(
 
 
 def _outward(x: Array, sign: Array, band: Band) -> Array:
-    """How many half-widths out x lies where clipping acts: above for A > 0, below for A < 0, on both sides if the sign
-    is not known or the band has a width for the other side too."""
+    """How many half-widths out x lies on the side where clipping acts: above for A > 0, below for A < 0, else both."""
     off = x - band.centre
     up, down = off / band.above, -off / band.below
     if not sign.any():
         return np.asarray(np.maximum(up, down))
-    for_positive, for_negative = up, down
-    if np.isfinite(band.floor).all():
-        for_positive = np.maximum(up, -off / band.floor)
     if np.isfinite(band.dual).all():
-        for_negative = np.maximum(down, off / band.dual)
-    return np.where(sign > 0, for_positive, np.where(sign < 0, for_negative, -np.inf))
+        down = np.maximum(down, off / band.dual)
+    return np.where(sign > 0, up, np.where(sign < 0, down, -np.inf))
 
 
 def _threshold(t: Array, rate: float, weights: Array) -> float:
@@ -204,10 +198,9 @@ def _accepted(objective: Objective, rows: Responses) -> Array:
 
 
 def _inside(x: Any, sign: Array, band: Band, cap: Any) -> Array:
-    """1 where the gradient of x passes the clip and the hard cap, else 0."""
+    """1 where the gradient of x passes a pessimistic clip and the hard cap, else 0."""
     low, high = band.bounds
-    passes_up, passes_down = x >= band.centre - band.floor, x <= band.centre + band.dual
-    passes = np.where(sign > 0, passes_up & (x <= high), (sign == 0) | ((x >= low) & passes_down))
+    passes = np.where(sign > 0, x <= high, (sign == 0) | ((x >= low) & (x <= band.centre + band.dual)))
     return np.asarray(passes & (x <= cap), np.float64)
 
 

@@ -31,15 +31,14 @@ def pessimistic(
     high: Tensor | float,
     cap: float,
     dual: Tensor | float = math.inf,
-    floor: Tensor | float = -math.inf,
 ) -> Clip:
     """exp of `log_ratio`, clamped where that makes the objective smaller, as in PPO.
 
-    All bounds are in log space. `dual` bounds the exponent from above where A < 0 (dual clip), `floor` from below where
-    A > 0; `cap` bounds it everywhere, because the pessimistic rule alone leaves it unbounded for A < 0.
+    `low`, `high` and `dual` are in log space. `dual` bounds the exponent where A < 0 (dual clip); `cap` bounds it
+    everywhere, because the pessimistic rule alone leaves it unbounded for A < 0.
     """
     infinite = advantages.new_tensor(torch.inf)
-    lower = torch.where(advantages < 0, low, torch.where(advantages > 0, floor, -infinite))
+    lower = torch.where(advantages < 0, low, -infinite)
     upper = torch.where(advantages > 0, high, torch.where(advantages < 0, dual, infinite))
     exponent = torch.clamp(log_ratio, lower, upper.clamp(max=cap))
     with torch.no_grad():

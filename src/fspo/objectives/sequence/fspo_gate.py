@@ -1,18 +1,14 @@
-"""FSPO's band as a gate: responses inside it learn, with a weight near 1; those outside wait for fresh answers. Ours.
+"""FSPO's band as a gate: it decides which responses learn, and all of those learn with a weight near 1. Ours.
 
-    J = mean_i sqrt(L) exp( clamp(S, b_lo, b_hi) / sqrt(L) ) A / R,   b = mu L ± c sqrt(L)
+    J = mean_i sqrt(L) min( exp(S / sqrt(L)) A , exp(clamp(S, b_lo, b_hi) / sqrt(L)) A ) / R,   b = mu L ± c sqrt(L)
 
-a = h = g = 1/2 of the length family, clipped on both sides whatever the sign of A. The gradient of a response is
+a = h = g = 1/2 of the length family. The gradient of a response inside the band is
 
-    1[b_lo <= S <= b_hi] exp(S / sqrt(L)) A sum_t grad log pi / R
+    exp(S / sqrt(L)) A sum_t grad log pi / R
 
-On-policy that is the true gradient, as FSPO's. Off-policy the weight stays within exp(± c) at every length, where
-FSPO's exp(S) spreads without bound: old or long answers cannot break an update by their weight.
-
-Why on both sides: a pessimistic clip removes the responses that have moved with their advantage and keeps those that
-have moved against it. FSPO's weight exp(S) fades the latter out; with a weight near 1 they would pull the policy back
-towards the one that sampled, and the more so the longer the answer. The band is learnt online for a wanted clip rate
-(`adaptive_band.py`), under the hard caps c_low and c_high: where the policy has moved further, nothing is left to push.
+On-policy that is the true gradient, as FSPO's. Off-policy |S| <= c sqrt(L) holds the weight within exp(± c) at every
+length, where FSPO's exp(S) spreads without bound: old or long answers cannot break an update by their weight. The band
+is learnt online for a wanted clip rate (`adaptive_band.py`), under the hard caps c_low and c_high.
 """
 
 from __future__ import annotations
@@ -36,7 +32,6 @@ class FSPOGate(LogBand):
     c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")
     clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
     drift: Drift = Field("bounded", description="mu, as in fspo")
-    gate: bool = Field(True, description="clip outside the band whatever the sign of the advantage; replaces dual")
 
     @property
     def exponents(self) -> Exponents:

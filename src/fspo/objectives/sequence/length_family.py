@@ -79,11 +79,6 @@ class SequenceClip(Objective):
         """The dual clip for A < 0, in half-widths above the drift; infinite without one."""
         return math.inf
 
-    @property
-    def two_sided(self) -> bool:
-        """Whether a response outside the band is clipped whatever the sign of its advantage."""
-        return False
-
     def reference(self, totals: Totals | None) -> float:
         """R, or 1 where it is known only with a batch and there is none."""
         return 1.0
@@ -102,7 +97,7 @@ class SequenceClip(Objective):
         widths = self.half_widths(batch.totals, batch.staleness)
         band = self._bounds(L, widths, a)
         low, high = band.bounds
-        clip = pessimistic(x, A, low, high, self.exponent_cap, band.centre + band.dual, band.centre - band.floor)
+        clip = pessimistic(x, A, low, high, self.exponent_cap, band.centre + band.dual)
         value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a)
         return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
 
@@ -110,11 +105,8 @@ class SequenceClip(Objective):
         """The band on S / L^a at each of `lengths`."""
         mu, low, high = widths
         width = lengths ** (self.exponents.band - a)
-        below, above = low * width, high * width
-        if self.two_sided:
-            return Band(mu * lengths ** (1 - a), below, above, dual=above, floor=below)
-        dual = self.dual_width * above if math.isfinite(self.dual_width) else math.inf
-        return Band(mu * lengths ** (1 - a), below, above, dual)
+        dual = self.dual_width * high * width if math.isfinite(self.dual_width) else math.inf
+        return Band(mu * lengths ** (1 - a), low * width, high * width, dual)
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:
         """What an update's metrics say about its band."""
@@ -154,7 +146,6 @@ class LogBand(SequenceClip):
     dual: float | None = Field(
         2.0, gt=0, description="dual clip for A < 0, in half-widths c_high above the drift; null for none"
     )
-    gate: bool = Field(False, description="clip outside the band whatever the sign of the advantage; replaces dual")
     reference_length: ReferenceLength = Field(
         "mean",
         description="length at which a gradient has the size of a mean over tokens: mean of the batch, or tokens",
@@ -179,10 +170,6 @@ class LogBand(SequenceClip):
     @property
     def dual_width(self) -> float:
         return math.inf if self.dual is None else self.dual
-
-    @property
-    def two_sided(self) -> bool:
-        return self.gate
 
     @property
     def clip_parameters(self) -> dict[str, Any]:
@@ -248,8 +235,8 @@ class LogBand(SequenceClip):
         rank = np.empty(len(z))
         rank[np.argsort(z)] = np.arange(len(z))
         return at_threshold(
-            lambda k: self.model_copy(update={"clip_rate": 1 - k}), 2 * (rank + 0.5) / len(z) - 1,
-            Band(0.0, 1.0, 1.0, *([1.0, 1.0] if self.two_sided else [])), rows, clip_rate,
+            lambda k: self.model_copy(update={"clip_rate": 1 - k}), 2 * (rank + 0.5) / len(z) - 1, Band(0.0, 1.0, 1.0),
+            rows, clip_rate,
         )  # fmt: skip
 
     def _fixed(self, **parameters: Any) -> LogBand:
