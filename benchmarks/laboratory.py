@@ -46,7 +46,7 @@ RULES: dict[str, Objective] = {
     "a = h = 1/2, g = 0": fspo.objectives.get(FAMILY),
     "a = h = g = 1/2": fspo.objectives.get(FAMILY, gain_exponent=0.5),
     "fspo, bounded drift": fspo.objectives.get("fspo", drift="bounded"),
-    "a = h = g = 1/2, bounded drift": fspo.objectives.get(FAMILY, gain_exponent=0.5, drift="bounded"),
+    "fspo_gate": fspo.objectives.get("fspo_gate", clip_rate=None),
 }
 COLOURS = dict(zip(RULES, (5, 3, 4, 1, 2, 6, 8, 7), strict=True))
 DRAWN = [name for name in RULES if name != "fspo, bounded drift"]
