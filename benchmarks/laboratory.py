@@ -46,7 +46,7 @@ RULES: dict[str, Objective] = {
     "a = h = 1/2, g = 0": fspo.objectives.get(FAMILY),
     "a = h = g = 1/2": fspo.objectives.get(FAMILY, gain_exponent=0.5),
     "fspo, bounded drift": fspo.objectives.get("fspo", drift="bounded"),
-    "a = h = g = 1/2, bounded drift": fspo.objectives.get(FAMILY, gain_exponent=0.5, drift="bounded"),
+    "fspo_gate": fspo.objectives.get("fspo_gate", clip_rate=None),
 }
 COLOURS = dict(zip(RULES, (5, 3, 4, 1, 2, 6, 8, 7), strict=True))
 DRAWN = [name for name in RULES if name != "fspo, bounded drift"]
@@ -108,6 +108,28 @@ def figures(problem: Problem, weights: dict[str, np.ndarray], lost: dict[str, li
         zero=False, log_x=True, width=640, height=340,
     )  # fmt: skip
     return [Plot("laboratory distortion", distortion), Plot("laboratory negligible", negligible)]
+
+
+OWN_LENGTHS = (4, 32, 256, 1024, 8192, 32768)
+OWN_REGIME = Regime(updates=16, step=0.3, jitter=0.005)
+GAIN, MOST = 0.8, 200
+
+
+def rollouts_needed(rule: Objective) -> list[str]:
+    """Rollouts until a length has 80 % of its gain, where every length has a parameter of its own."""
+    own = np.eye(len(OWN_LENGTHS))
+    kinds = [Kind(L, laboratory.near(0.7), features=tuple(row)) for L, row in zip(OWN_LENGTHS, own, strict=True)]
+    problem, theta = Problem(kinds), np.zeros(len(kinds))
+    banded = laboratory.at_clip_rate(problem, rule, theta, OWN_REGIME, RATE)
+    start, best = problem.rewards(theta), problem.rewards(problem.optimum())
+    needed = np.full(len(kinds), np.inf)
+    for rollout in range(1, MOST + 1):
+        theta = laboratory.run(problem, banded, theta, OWN_REGIME).theta
+        there = (problem.rewards(theta) - start) / (best - start) >= GAIN
+        needed = np.minimum(needed, np.where(there, rollout, np.inf))
+        if there.all():
+            break
+    return [f"{n:.0f}" if np.isfinite(n) else f"over {MOST}" for n in needed]
 
 
 # --- clip rates by length ---------------------------------------------------------------------------------------------
@@ -232,6 +254,9 @@ def main() -> None:
                 cells.append(f"{lost_by.bias:.2f} + {lost_by.noise / 1000:.3f}")
             rows.append((name, cells))
         table("rule", [f"{'graded' if graded else '0 or 1'}{', deviation' * d}" for graded, d in CASES], rows)
+
+    print(f"Rollouts to {GAIN:.0%} of the gain by length, one parameter per length, step {OWN_REGIME.step}\n")
+    table("rule", [f"{L:,}" for L in OWN_LENGTHS], ((name, rollouts_needed(rule)) for name, rule in RULES.items()))
 
     if folder:
         for path in write_svg(drawn + figures(problem, weights, lost), folder):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -56,6 +56,9 @@ class RolloutConfig(Settings):
     max_new_tokens: int = Field(400, ge=1, description="longest answer")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
+    precision: Literal["bfloat16", "float8"] | Annotated[int, Field(ge=1, le=23)] | None = Field(
+        None, description="sample with weights rounded to this format or so many mantissa bits; local engine only"
+    )
 
 
 class UpdateConfig(Settings):

@@ -29,6 +29,7 @@ from fspo import advantages, objectives, tasks
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load, set_threads
+from fspo.rollout.precision import rounded
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
 from fspo.runs.observer import loggers
 from fspo.runs.recorder import Recorder, Update
@@ -54,10 +55,10 @@ def train(
 
     With `handle_signals`, SIGINT (Ctrl-C), SIGTERM and SIGHUP let the step finish and be saved before the run stops.
     """
-    if objectives.get(**config.objective).mismatch is not None:
+    if objectives.get(**config.objective).mismatch is not None and config.rollout.precision is None:
         raise ValueError(
             "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
-            "samples with the trainer's own: leave it out, or train with --engine trl or verl"
+            "samples with the trainer's own: leave it out, set rollout.precision, or train with --engine trl or verl"
         )
     if config.model.lora is not None or config.model.dtype != "float32":
         raise ValueError(
@@ -182,9 +183,14 @@ class _Training:
     def _sample(self, step: int) -> Answers:
         """A rollout, with the log-probs that must be taken now: pi_old, if the policy will have moved on, and the
         reference's."""
-        sampled, self.state.next_index = collect(
-            self.policy, self.task, self.scorer, self.config, step, self.state.next_index, self.team
-        )
+        precision = self.config.rollout.precision
+        with rounded(self.policy, precision):
+            sampled, self.state.next_index = collect(
+                self.policy, self.task, self.scorer, self.config, step, self.state.next_index, self.team
+            )
+            if precision is not None:
+                tokens = self.learner.logprobs(self.policy, sampled).tolist()
+                sampled.sampler_logprobs = [row[:n] for row, n in zip(tokens, sampled.lengths, strict=True)]
         if self.config.rollout.staleness:
             self.learner.take_old(sampled, range(len(sampled)))
         if self.reference is not None:
