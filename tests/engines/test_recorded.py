@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -170,7 +170,7 @@ def test_rloo_training_is_the_same_and_is_recorded(model: Path, tmp_path: Path) 
         config = RLOOConfig(
             **settings(tmp_path / name, max_steps=6, num_iterations=3, per_device_train_batch_size=8, epsilon=0.02)
         )
-        run = kind(str(model), reward, config, prompts())
+        run = kind(str(model), cast(Any, reward), config, prompts())
         torch.manual_seed(0)
         run.train()
         ends.append(weights(run))
@@ -225,7 +225,8 @@ def verl_loss(name: str, folder: Path, seeds: int = 4) -> tuple[list[Tensor], di
     config = ActorConfig(
         strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, clip_ratio_low=0.05, clip_ratio_high=0.05, **more
     )
-    gradients, metrics = [], {}
+    gradients: list[Any] = []
+    metrics: dict[str, float] = {}
     for seed in range(seeds):
         torch.manual_seed(seed)  # a loss may draw at random
         new, old, A, mask = update(seed)

@@ -67,7 +67,7 @@ def _write_step(
             "task": ["sort"] * answers, "length": length.astype(int).tolist(),
             "truncated": (length >= LONGEST).tolist(), "reward": reward.tolist(), "advantage": advantage.tolist(),
             "log_ratio": S.tolist(), "accepted": kept.tolist(), "difficulty": (length / LONGEST).tolist(),
-            "attributes": ["{}"] * answers,
+            "attributes": ["{}"] * answers, "mismatch": [None] * answers,
         }  # fmt: skip
         for name, values in columns.items():
             table[name] += values

@@ -209,7 +209,7 @@ def test_micro_batches_updates_and_rollouts_are_counted_or_told(tmp_path: Path) 
     for k in range(8):
         half, ends = halves[k % 2], k % 2 == 1
         more: dict[str, Any] = {"sampler_logprobs": half[1] + 0.01, "reward": torch.tensor(k / 8)}
-        columns = {"task": ["sort"] * len(half[2]), "reward": [0.5] * len(half[2])}
+        columns: dict[str, list[Any]] = {"task": ["sort"] * len(half[2]), "reward": [0.5] * len(half[2])}
         first = counted.record(*half, columns=columns, **more)
         assert bool(first) == ends
         assert told.record(*half, columns=columns, last=ends, **more) == first

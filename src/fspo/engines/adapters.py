@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fspo import objectives
@@ -191,7 +192,7 @@ class Kept:
     """A model that keeps the outputs of its last forward."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.outputs = model, None
+        self.model, self.outputs = model, SimpleNamespace()  # none yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.outputs = self.model(*args, **kwargs)

@@ -476,7 +476,7 @@ def response_rows(
         found = dict(zip(OF_A_RESPONSE, (batch.log_ratio, batch.lengths, A, kl, accepted, D, kept), strict=True))
         known = {name: values.detach().to(batch.lengths.device) for name, values in found.items() if values is not None}
         table = torch.stack([values.double() for values in known.values()]).cpu()  # one transfer
-    trained = range(table.shape[1])
+    trained: Sequence[int] = range(table.shape[1])
     if batch.empty is not None:
         trained = (~batch.empty).nonzero().flatten().tolist()
         table = table[:, trained]

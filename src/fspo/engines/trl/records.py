@@ -64,7 +64,8 @@ class _Recorded:
             self.recorder.describe(settings_of(trainer), engine="trl")
         logged = trainer._metrics["train"]
         known = {name: logged[theirs][-1] for name, theirs in KNOWN.items() if logged.get(theirs)}
-        found = self.recorder.record(*tensors, last=trainer.accelerator.sync_gradients, **more, **known)
+        more |= known | {"last": trainer.accelerator.sync_gradients}
+        found = self.recorder.record(*tensors, **more)
         log(trainer, found)
 
 

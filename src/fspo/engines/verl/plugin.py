@@ -254,7 +254,13 @@ def policy_loss(
 
 
 def measured_loss(
-    old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any = None, **more: Any
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
     """verl's own loss, with its value, its metrics and its gradient; and records of the tokens without a gradient.
 
@@ -262,8 +268,8 @@ def measured_loss(
     """
     policy, mask = _parameters(config), response_mask.bool()
     loss, metrics = get_policy_loss_fn(policy.measured)(
-        old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask, config=config,
-        **more,
+        old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask,
+        loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights,
     )  # fmt: skip
     if not torch.is_grad_enabled():
         return loss, metrics
