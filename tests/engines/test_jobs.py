@@ -169,7 +169,7 @@ def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) ->
     # Of a run with LoRA, verl's tool writes the model that it began with, and the adapters in a folder inside.
     model = AutoModelForCausalLM.from_pretrained(saved / "merged")
     adapters = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
-    adapters.save_pretrained(saved / "merged" / "lora_adapter")
+    adapters.save_pretrained(str(saved / "merged" / "lora_adapter"))
     written = {path.name for path in fspo.export(run, tmp_path / "adapters").iterdir()}
     assert {"adapter_model.safetensors", "tokenizer.json"} <= written
     assert "model.safetensors" not in written

@@ -211,8 +211,8 @@ def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
         ]
         same(one, both)
         assert [a["metrics"] for a in first] == [b["metrics"] for b in second], case
-    alone = train(actor("fspo"), rows, 1, ROWS)
-    assert [a["loss"] for a in ranks[1]["last_stage"]] == pytest.approx([a["loss"] for a in alone], rel=1e-9)
+    losses = [a["loss"] for a in train(actor("fspo"), rows, 1, ROWS)]
+    assert [a["loss"] for a in ranks[1]["last_stage"]] == pytest.approx(losses, rel=1e-9)
     # Rows that several ranks share count once.
     one = train(actor("fspo", {"drift": "kl"}, records=str(tmp_path / "one")), rows, 1, 5)
     same(one, ranks[0]["shared"])
@@ -226,7 +226,7 @@ LAYOUTS = {"pipeline_model_parallel_size": 2, "dynamic_context_parallel": True}
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_in_which_ranks_differ_are_refused_before_the_first_update(name: str) -> None:
-    settings = {name: LAYOUTS[name], "max_seqlen_per_dp_cp_rank": 64}
+    settings: dict[str, Any] = {name: LAYOUTS[name], "max_seqlen_per_dp_cp_rank": 64}
     batch = random_batch(0)
     for stateless in (False, True):
         policy = PolicyLoss(updates=2, stateless=stateless)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -47,7 +48,7 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
 def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
     """The same job three times: stopped before its first checkpoint, after it, and after a later step than that."""
     run, saved = tmp_path / "run", tmp_path / "2026"
-    settings = {"records": str(run), "checkpoints": str(saved)}
+    settings: dict[str, Any] = {"records": str(run), "checkpoints": str(saved)}
     rows, steps = torch.arange(ROWS), []
     for last in (0, 0, 2):
         saved.mkdir(exist_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ class FileCheckpointEngine(CheckpointEngine):
     def build_topology(cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]) -> Any:
         return {"path": metadata[:1] * actor_wg_world_size}, {"path": metadata[:1] * rollout_world_size}
 
-    def init_process_group(self, path: str) -> None:
-        self.path = Path(path)
+    def init_process_group(self, **kwargs: Any) -> None:
+        self.path = Path(kwargs["path"])
 
     def finalize(self) -> None:
         pass
@@ -44,7 +43,7 @@ class FileCheckpointEngine(CheckpointEngine):
             torch.save(named, self.path.with_suffix(".writing"))
             os.replace(self.path.with_suffix(".writing"), self.path)
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+    async def receive_weights(self, global_steps: int | None = None) -> Any:
         while not self.path.is_file():
             await asyncio.sleep(0.02)
         for name, weight in torch.load(self.path, weights_only=True).items():
