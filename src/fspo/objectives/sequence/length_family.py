@@ -114,7 +114,7 @@ class SequenceClip(Objective):
 class RatioRange(SequenceClip):
     """The published parametrisation: the ratio is clipped to 1 - clip_low .. 1 + clip_high."""
 
-    clip_fields = ("clip_low", "clip_high")
+    clip_fields: ClassVar[tuple[str, ...]] = ("clip_low", "clip_high")
 
     clip_low: float = Field(ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(ge=0, description="the ratio is clipped above 1 + clip_high")
