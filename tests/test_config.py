@@ -126,8 +126,16 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read(tmp_path / "list.yaml", [])
 
 
-@pytest.mark.parametrize(("text", "sentence"), [("a" * 200_001, "200,000 characters"), ("[" * 9000, "recursion")])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: &a [1]\n" + "".join(f"b{i}: *a\n" for i in range(13)), "more than 12 aliases or 100 levels"),
+        ("a: &a {x: 1}\n" + "".join(f"b{i}: {{<<: *a}}\n" for i in range(40_000)), "more than 200,000 characters"),
+        ("[" * 100_000, "more than 12 aliases or 100 levels"),
+    ],
+)
 def test_yaml_that_would_cost_much_is_refused(text: str, sentence: str) -> None:
+    """Before it is loaded: aliases of aliases grow without bound, and the parser in C overflows its stack."""
     with pytest.raises(ValueError, match=sentence):
         yaml_value(text)
 

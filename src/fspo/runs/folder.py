@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from fspo.files import BadLine, json_lines, json_text, replace_file, replacing, yaml_value
+from fspo.files import BadLine, json_lines, json_text, own_file, replace_file, replacing, stays_in, yaml_value
 from fspo.runs import rows as row_files
 from fspo.runs.schema import (
     FORMAT,
@@ -58,7 +58,7 @@ def is_run(folder: Path) -> bool:
 def run_folder(folder: Path) -> Path:
     """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
-    return inside if not is_run(folder) and is_run(inside) else folder
+    return inside if not is_run(folder) and is_run(inside) and stays_in(folder, inside) else folder
 
 
 @contextmanager
@@ -177,8 +177,10 @@ def last_state(folder: Path, step: int) -> UpdateState | None:
 def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
     """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
     path = folder / f"{kind.file}.jsonl"
-    if not path.is_file():
-        if not optional:
+    if not own_file(path, folder):
+        if path.is_symlink():
+            notes.append(f"{path.name} is a link out of the folder and is not read: no {kind.what}.")
+        elif not optional:
             notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0
@@ -224,7 +226,7 @@ def _cut(text: str) -> str:
 
 def read_facts(path: Path, notes: list[str]) -> Facts:
     """run.json; what is wrong with it is added to `notes`."""
-    if not path.is_file():
+    if not own_file(path, path.parent):
         return Facts()
     try:
         facts = Facts.model_validate_json(path.read_bytes())
@@ -258,8 +260,9 @@ def refuse_script(folder: Path) -> None:
 
 def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
     """config.yaml as a mapping; what is wrong with it is added to `notes`."""
-    if not path.is_file():
-        notes.append("config.yaml is missing: the configuration is not shown.")
+    if not own_file(path, path.parent):
+        why = "is a link out of the folder" if path.is_symlink() else "is missing"
+        notes.append(f"config.yaml {why}: the configuration is not shown.")
         return {}
     try:
         config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))
