@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import yaml
 
-from fspo import advantages, objectives
+from fspo import advantages
 from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
 from fspo.engines.verl import last_step
 from fspo.files import replace_file
@@ -72,11 +72,6 @@ def train(
         require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
-    if engine == "local" and objectives.get(**config.objective).mismatch is not None:
-        raise ValueError(
-            "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
-            "samples with the trainer's own: leave it out"
-        )
     _require_torch()
     name, used = config.objective["name"], config.advantage
     chosen = "advantage" in config.model_fields_set or name not in advantages.names()
