@@ -221,7 +221,7 @@ def verl_loss(name: str, folder: Path, seeds: int = 4) -> tuple[list[Tensor], di
     from helpers.verl_ranks import ROWS, update
 
     policy = PolicyLoss(loss_mode=name, updates=2, records=str(folder)) if ":" in name else None
-    more = {} if policy is None else {"policy_loss": policy}
+    more: dict[str, Any] = {} if policy is None else {"policy_loss": policy}
     config = ActorConfig(
         strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, clip_ratio_low=0.05, clip_ratio_high=0.05, **more
     )
@@ -280,7 +280,7 @@ def test_what_the_wrapper_refuses(tmp_path: Path) -> None:
 def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, tmp_path: Path) -> None:
     from helpers.cpu_platform import environment
 
-    (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "bash"]
+    (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "text"]
     added = block.text.replace("$PWD", str(tmp_path)).splitlines()
     assert len(added) <= 10
     loss = "actor_rollout_ref.actor.policy_loss"
