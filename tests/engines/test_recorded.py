@@ -280,7 +280,7 @@ def test_what_the_wrapper_refuses(tmp_path: Path) -> None:
 def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, tmp_path: Path) -> None:
     from helpers.cpu_platform import environment
 
-    (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "bash"]
+    (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "text"]
     added = block.text.replace("$PWD", str(tmp_path)).splitlines()
     assert len(added) <= 10
     loss = "actor_rollout_ref.actor.policy_loss"

@@ -104,10 +104,8 @@ def main(settings: dict[str, Any]) -> None:
         metrics = tu.get(worker.train_mini_batch(data), "metrics")
         wanted = {key: value for key, value in metrics.items() if key in ("loss", "grad_norm") or "fspo" in key}
         rollouts.append({key: [float(x) for x in values] for key, values in wanted.items()})
-    parts = worker.engine.module.state_dict().values()
-    weights = torch.cat(
-        [part.full_tensor().flatten() if hasattr(part, "full_tensor") else part.flatten() for part in parts]
-    )
+    trained: Any = worker.engine
+    weights = torch.cat([part.full_tensor().flatten() for part in trained.module.state_dict().values()])
     if rank == 0:
         Path(settings["out"]).write_text(json.dumps(rollouts))
         torch.save(weights, settings["out"] + ".pt")
