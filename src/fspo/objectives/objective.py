@@ -23,6 +23,7 @@ from fspo.tensors import Tensor, torch
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
 NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
+FEW = 8  # responses that say too little about it
 _warned: set[str] = set()  # objectives for which a loop of one's own was given it
 
 
@@ -201,7 +202,8 @@ class Objective(Settings, ABC):
             loss = loss - self.entropy_coef * bonus
         metrics |= _measure(batch, surrogate)
         rate = metrics.get("clip_rate", 0.0)
-        if totals is None and rate > NEARLY_ALL and self.name not in _warned:  # trainers give totals and warn
+        own_loop = totals is None and len(batch.lengths) >= FEW  # trainers give totals and warn by themselves
+        if own_loop and rate > NEARLY_ALL and self.name not in _warned:
             _warned.add(self.name)
             warnings.warn(
                 f"{self.name} clipped {rate:.0%} of the gradients of a batch: widen its range, or lower the learning "

@@ -322,7 +322,15 @@ def record(
     parts: int = 1,
     **more: Any,
 ) -> dict[str, float]:
-    """One line in any loss: `Recorder.record` of the folder's recorder, which the first call makes."""
+    """One line in any loss: `Recorder.record` of the folder's recorder, which the first call makes.
+
+    >>> import torch, fspo
+    >>> old, mask = -torch.rand(4, 9), torch.ones(4, 9, dtype=torch.bool)
+    >>> advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    >>> metrics = fspo.record("runs/one-line", old + 0.01, old, advantages, mask, rule="gspo")
+    >>> metrics["clip_rate"]
+    0.5
+    """
     key = os.path.abspath(folder)
     if key not in _recorders:
         _recorders.setdefault(key, Recorder(folder, rule=rule, updates=updates, parts=parts))
