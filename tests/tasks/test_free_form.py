@@ -152,7 +152,7 @@ def test_working_pays_for_hard_questions_only() -> None:
         paid[easy].append(drawn.score(example, example.solution or ""))
         features = task.features(example, example.solution or "")
         assert features == {"worked": 1.0, "worked, easy" if easy else "worked, hard": 1.0}
-    low, high = binomtest(sum(paid[True]), len(paid[True])).proportion_ci(0.999, "wilson")
+    low, high = binomtest(int(sum(paid[True])), len(paid[True])).proportion_ci(0.999, "wilson")
     assert low <= 0.75 <= high
     assert set(paid[False]) == {1.0}
     low, high = binomtest(len(paid[False]), 3000).proportion_ci(0.999, "wilson")
