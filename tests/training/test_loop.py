@@ -261,7 +261,9 @@ def test_loggers_write_what_their_own_readers_find(run: Run, tmp_path: Path, mon
     assert wanted <= set(events.Tags()["scalars"])
     assert wanted <= set().union(*SQLiteStorage.get_logs("mine", "run"))
     client = MlflowClient()
-    (logged,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    experiment = client.get_experiment_by_name("mine")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
     assert wanted <= set(logged.data.metrics)
     assert logged.data.params["steps"] == "1"
 
