@@ -23,6 +23,7 @@ from fspo import runs
 from fspo.cli.main import app
 from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES
+from fspo.training import processes
 from fspo.training.loop import train
 from helpers.plugins import write_package
 
@@ -69,6 +70,15 @@ def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
     clip_rate = run.metrics[-1].clip_rate
     assert clip_rate is not None
     assert 0 < clip_rate <= 1
+
+
+def test_a_process_launched_before_the_path_had_it_trains_with_it(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    two = SMALL | {"processes": 2}
+    processes.ahead(TrainConfig(**two))
+    train(TrainConfig(**two, objective={"name": request.getfixturevalue("example"), "width": 0.02}), tmp_path / "run")
+    assert [m.step for m in runs.load(tmp_path / "run").metrics] == [1, 2]
 
 
 def test_audit_report_and_explorer_know_it_once_registered(run_folder: Path, example: str) -> None:

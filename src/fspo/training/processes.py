@@ -229,7 +229,7 @@ def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     others = [_waiting.pop() if _waiting else _Other() for _ in range(1, size)]
     try:
         for rank, other in enumerate(others, start=1):
-            other.send((config, folder, store.port, rank, size))
+            other.send((sys.path, os.getcwd(), config, folder, store.port, rank, size))
         while not store.check([f"ready {rank}" for rank in range(1, size)]):
             if any(other.process.poll() is not None for other in others):
                 _lost(others)
@@ -277,9 +277,10 @@ def _follow() -> int:
     runtime.quiet()
     source = sys.stdin.buffer
     try:
-        config, folder, port, rank, size = pickle.load(source)
+        sys.path[:], here, config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the main process ended before there was work
         return LOST_MAIN
+    os.chdir(here)  # like the path, it may have changed since this process was launched
     threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")
