@@ -101,6 +101,7 @@ def train(folder: Path, run: Path, config: Path, settings: list[str], more: dict
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HYDRA_FULL_ERROR": "1",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1200",
     }  # fmt: skip
     output = run.with_suffix(".txt")
     with output.open("w") as file:
