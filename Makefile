@@ -96,9 +96,10 @@ test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray
 test-properties: $(VENV)/.dev  ## the property tests again, with four times as many examples
 	$(PYTEST) -m hypothesis
 
-# Without AMX, which some virtual machines show and do not allow: products in vLLM would be illegal instructions.
+# One after the other: two of verl at once do not fit into 24 GiB. Without AMX, which some virtual machines show and do
+# not allow: products in vLLM would be illegal instructions.
 test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
-	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(ENGINES)/bin/python -m pytest -n 2 --dist loadgroup tests/vllm_engine
+	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $(ENGINES)/bin/python -m pytest --durations 12 tests/vllm_engine
 
 # Other versions than those of constraints.txt: what differs, and the tests that it concerns. Each has an environment of
 # its own; the last two need the interpreter on the path, and verl does not install on the last one.

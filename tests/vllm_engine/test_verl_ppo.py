@@ -136,7 +136,6 @@ def run(folder: Path) -> Path:
     return folder / "run"
 
 
-@pytest.mark.xdist_group("run")
 def test_it_trains_and_every_response_is_recorded(run: Path) -> None:
     rows = pl.read_parquet(run / "records")
     assert len(rows) == STEPS * PROMPTS * SAMPLES
@@ -155,7 +154,6 @@ def test_it_trains_and_every_response_is_recorded(run: Path) -> None:
         assert abs(sum(rows.filter(step=step)["advantage"])) < 1e-4
 
 
-@pytest.mark.xdist_group("run")
 def test_its_metrics_are_in_verls_log(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "verl.jsonl").read_text().splitlines()]
     steps = {line["step"]: line["data"] for line in lines if "actor/pg_loss" in line["data"]}
@@ -171,7 +169,6 @@ def test_its_metrics_are_in_verls_log(run: Path) -> None:
         assert data["actor/fspo/mismatch_outside"] < 0.5
 
 
-@pytest.mark.xdist_group("run")
 def test_its_records_feed_the_report(run: Path) -> None:
     text = (run / "report.html").read_text()
     for shown in ("Clip rate by length, and other ranges", "Held-out accuracy", "Training reward"):
@@ -190,7 +187,6 @@ def test_its_records_feed_the_report(run: Path) -> None:
     assert (read.evaluations[0].accuracy or 0) > 0
 
 
-@pytest.mark.xdist_group("run")
 def test_its_shards_are_merged_and_exported(run: Path, folder: Path) -> None:
     with pytest.raises(ValueError, match="in shards of verl") as refused:
         fspo.export(run, folder / "model")
