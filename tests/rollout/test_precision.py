@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fspo.config import TrainConfig
 from fspo.model.loading import load
-from fspo.rollout import precision as precision_module
 from fspo.rollout.precision import round_weights, rounded
 from fspo.runs import Metrics, read_lines
 from fspo.training.loop import train
@@ -80,4 +79,3 @@ def test_a_bad_precision_is_refused() -> None:
     for bad in (0, 24, "float16"):
         with pytest.raises(ValueError, match="precision"):
             settings(bad)
-    assert precision_module.LARGEST_FLOAT8 == 448
