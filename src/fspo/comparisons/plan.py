@@ -105,7 +105,7 @@ class Plan:
         for k, place in itertools.product(range(suite.tuning.seeds), places):
             if place in self.tuned and (place[0] in suite.tasks or not suite.tuning.shared):
                 self.tuning += [_cell(place, setup, k, "tune") for setup in setups[place]]
-        for tasks in (suite.tasks, suite.confirm, suite.crossed):
+        for tasks in (suite.confirm, suite.crossed, suite.tasks):
             for k, place in itertools.product(range(suite.seeds), (place for place in places if place[0] in tasks)):
                 self.test += [_cell(place, setup, k, "test") for setup in setups[place]]
         tests = sum((1 if place in self.tuned else len(setups[place])) * suite.seeds for place in places)
@@ -134,12 +134,11 @@ class Plan:
     def cells(self, rows: Iterable[Row]) -> list[Cell]:
         """All cells to run, as far as finished rows decide it.
 
-        Setting by setting, so that a part of a suite has whole settings: the tuning, then the test seed by seed,
-        confirming and crossed tasks last.
+        The tuning, then the test seed by seed, so that a part of a suite has whole seeds; confirming tasks first.
         """
-        chosen, settings = self.choose(rows), list(self.suite.settings)
+        chosen = self.choose(rows)
         test = [cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial]
-        return sorted(self.tuning + test, key=lambda cell: settings.index(cell.setting))
+        return self.tuning + test
 
     def finished(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of this suite in its order and under its labels; a file may also hold rows of older versions."""
@@ -151,16 +150,15 @@ class Plan:
         ]
 
     def ready(self, rows: Iterable[Row], running: Iterable[str], warmed: Iterable[str]) -> list[Job]:
-        """What can start now: warm starts, then cells in their order."""
+        """What can start now: cells in their order, and for one whose warm start is missing that warm start."""
         rows = list(rows)
         busy, warmed, done = set(running), set(warmed), {row["key"] for row in rows}
-        waiting = [cell for cell in self.cells(rows) if cell.key not in done]
-        needed = {cell.warm for cell in waiting}
-        jobs: list[Job] = [job for key, job in self.warm.items() if key in needed - warmed - busy]
-        for cell in waiting:
-            if cell.key not in busy and (cell.warm is None or cell.warm in warmed):
-                busy.add(cell.key)
-                jobs.append(cell)
+        jobs: list[Job] = []
+        for cell in self.cells(rows):
+            job: Job = cell if cell.warm is None or cell.warm in warmed else self.warm[cell.warm]
+            if cell.key not in done and job.key not in busy:
+                busy.add(job.key)
+                jobs.append(job)
         return jobs
 
     def _setups(self, task: str, setting: str, method: str) -> list[_Setup]:

@@ -8,6 +8,7 @@ import math
 import random
 import string
 from collections import Counter
+from functools import lru_cache
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -62,24 +63,7 @@ class Procedural(Task):
 
     def example(self, split: str, index: int) -> Example:
         check(split, index)
-        rng = generator(self.name, self.seed, split, index)
-        for _ in range(DRAWS):
-            n = self.draw_size(rng)
-            prompt, solution = self.problem(rng, n)
-            if in_split(prompt, split):
-                return Example(
-                    prompt=prompt,
-                    answer=solution,
-                    task=self.label,
-                    index=index,
-                    difficulty=self.difficulty(prompt, n),
-                    solution=solution,
-                    attributes={"size": float(n)},
-                )
-        raise ValueError(
-            f"task {self.name!r} with sizes {self.n_min} to {self.n_max} has too few different problems to "
-            f"fill the split {split!r}: raise n_max"
-        )
+        return _drawn(self, split, index)
 
     def score(self, example: Example, completion: str) -> float:
         reward = self.credit(example, completion) if self.graded else float(self.earned(example, completion))
@@ -94,6 +78,29 @@ class Procedural(Task):
         if not chance or not in_split(example.prompt, "train"):
             return False
         return stable_hash("noise", self.seed, example.prompt, completion) < chance * 2**64
+
+
+@lru_cache(maxsize=1 << 14)  # held-out prompts take ten draws each, and every evaluation asks for the same ones
+def _drawn(task: Procedural, split: str, index: int) -> Example:
+    """The first problem that falls in the split, of those that the index draws."""
+    rng = generator(task.name, task.seed, split, index)
+    for _ in range(DRAWS):
+        n = task.draw_size(rng)
+        prompt, solution = task.problem(rng, n)
+        if in_split(prompt, split):
+            return Example(
+                prompt=prompt,
+                answer=solution,
+                task=task.label,
+                index=index,
+                difficulty=task.difficulty(prompt, n),
+                solution=solution,
+                attributes={"size": float(n)},
+            )
+    raise ValueError(
+        f"task {task.name!r} with sizes {task.n_min} to {task.n_max} has too few different problems to "
+        f"fill the split {split!r}: raise n_max"
+    )
 
 
 class FreeForm(Procedural):
