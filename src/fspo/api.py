@@ -5,9 +5,7 @@ Nothing heavy is imported before it is needed, so that these names can be offere
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import yaml
 
 from fspo import advantages
-from fspo.config import TrainConfig, code_named_in, parse, read, require_same_run
+from fspo.config import TrainConfig, parse, read, require_same_run
 from fspo.engines.verl import last_step
 from fspo.files import replace_file
-from fspo.runs import Observer, Run, RunWarning, refuse_script, require_engine
+from fspo.runs import Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
 from fspo.text import percent
 
@@ -108,13 +106,12 @@ def evaluate(
     top_p: float | None = None,
     top_k: int | None = None,
     split: str | None = None,
-    trust: bool = False,
 ) -> Evaluation:
     """Accuracy of a model on a task, with intervals, by length and by difficulty.
 
     `model` is a run's folder, a checkpoint, a model folder or hub name, a .gguf file or a `tiny:` preset. A run brings
     its task and its settings of evaluation: a dictionary `config` changes them, a `TrainConfig` replaces them, and
-    keyword arguments take precedence. `trust` allows a run's configuration to import the Python code that it names.
+    keyword arguments take precedence. The Python code that a run's configuration names is imported.
 
     >>> import fspo
     >>> evaluation = fspo.evaluate("tiny:1x32", {"task": {"name": "sort", "n_max": 5}}, prompts=8)
@@ -122,7 +119,7 @@ def evaluate(
     (8, True)
     """
     given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
-    return _Loaded.of(model, config, trust).evaluate(given, top_p=top_p, top_k=top_k)
+    return _Loaded.of(model, config).evaluate(given, top_p=top_p, top_k=top_k)
 
 
 def sample(
@@ -133,11 +130,10 @@ def sample(
     samples: int = 1,
     temperature: float = 1.0,
     split: str | None = None,
-    trust: bool = False,
 ) -> list[Answer]:
     """What a model answers: to the first `prompts` held-out prompts of a task, with rewards, or to texts of one's own.
 
-    `model`, `config` and `trust` are those of `evaluate`; answers to the same prompt are neighbours.
+    `model` and `config` are those of `evaluate`; answers to the same prompt are neighbours.
 
     >>> import fspo
     >>> [answer.reward for answer in fspo.sample("tiny:1x32", ["sort:dcba="], temperature=0)]  # nothing scores a text
@@ -145,7 +141,7 @@ def sample(
     >>> len(fspo.sample("tiny:1x32", 2, {"task": {"name": "sort", "n_max": 5}}, samples=3))
     6
     """
-    loaded = _Loaded.of(model, config, trust)
+    loaded = _Loaded.of(model, config)
     if isinstance(prompts, int):
         given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
         return loaded.evaluate(given).answers
@@ -161,25 +157,18 @@ class _Loaded:
     task: Task
 
     @classmethod
-    def of(cls, model: str | Path, config: Config, trust: bool) -> _Loaded:
+    def of(cls, model: str | Path, config: Config) -> _Loaded:
         """A run's folder brings its configuration and its last checkpoint."""
         _require_torch()
         from fspo import tasks
         from fspo.model.loading import load, set_threads
 
         folder = Path(model)
-        refuse_script(folder)
         run = _run_of(folder)
         changed_task = False
         if not isinstance(config, TrainConfig):
-            path = None if run is None else run / "config.yaml"
-            saved = {} if path is None else parse(path)
-            if not trust and (code := code_named_in(saved)):
-                raise ValueError(
-                    f"the run in {run} names Python code to import ({', '.join(code)}): add --trust if you trust it"
-                )
             changed_task = "task" in (config or {})
-            config = read(path, config or {})
+            config = read(None if run is None else run / "config.yaml", config or {})
         source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
         policy = load(source, device=config.model.device)
         set_threads(policy, config.model.threads)
@@ -218,14 +207,15 @@ class _Loaded:
 
 
 def _run_of(folder: Path) -> Path | None:
-    """The run that a folder is, that it is a checkpoint or TRL's last model of, or that a script with TRL wrote."""
-    if (folder / "config.yaml").is_file() or not folder.is_dir():
-        return folder if folder.is_dir() else None
-    if (folder / "fspo" / "config.yaml").is_file():
-        return folder / "fspo"
+    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
     parent = folder.absolute().parent
-    above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else None
-    return above if above is not None and (above / "config.yaml").is_file() else None
+    above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else folder
+    run = next((path for path in (folder, folder / "fspo", above) if (path / "config.yaml").is_file()), None)
+    if not folder.is_dir() or run is None:
+        return None
+    if "trl" in parse(run / "config.yaml"):  # the script was given its model and its rewards as objects
+        raise ValueError(f"{run} was written by a TRL script: give a checkpoint that it saved, and a task")
+    return run
 
 
 def _whole(folder: Path) -> Path:
@@ -293,42 +283,24 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     ['model.safetensors']
     """
     run, out = Path(run), Path(out)
-    refuse_script(run)
-    if not (run / "config.yaml").is_file():
+    if _run_of(run) != run:
         raise ValueError(f"{run} is not a run folder: give a folder that `fspo train --out` wrote")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists already: choose a new folder")
     weights = weights_of(run)
+    if weights.name == "lora_adapter":
+        raise ValueError(f"{weights} holds adapters as peft reads them, and {weights.parent} their model: copy both")
     adapters = (weights / "adapter_config.json").is_file()
     if merge and not adapters:
         raise ValueError(f"the run in {run} has no LoRA adapters to merge: leave --merge out")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:  # so that a failure leaves no half of a model
-        made = Path(scratch) / "model"
-        by_name = shutil.ignore_patterns(*LEFT_OUT, *(["adapter_*"] if merge else []))
+    if merge:
+        from peft import AutoPeftModelForCausalLM
 
-        def ignored(folder: str, names: list[str]) -> set[str]:
-            """Also links, which in a folder from elsewhere may lead anywhere."""
-            return {*by_name(folder, names), *(name for name in names if (Path(folder) / name).is_symlink())}
-
-        shutil.copytree(weights, made, ignore=ignored)
-        of_verl = weights.parent if weights.name == "lora_adapter" else None  # the model of these adapters
-        if of_verl is not None:
-            for path in [*of_verl.glob("*token*"), *of_verl.glob("chat_template*")]:
-                shutil.copy(path, made)
-        if merge:
-            from peft import AutoPeftModelForCausalLM, PeftModel
-            from transformers import AutoModelForCausalLM
-
-            if of_verl is None:
-                model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
-            else:
-                model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(of_verl), weights)
-            model.merge_and_unload().save_pretrained(made)
-        replace_file(made / "README.md", card(load_run(run), adapters=adapters and not merge))
-        if out.is_dir():
-            out.rmdir()
-        os.replace(made, out)
+        model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
+        model.merge_and_unload().save_pretrained(out)
+    ignored = shutil.ignore_patterns(*LEFT_OUT, *(["adapter_*"] if merge else []))
+    shutil.copytree(weights, out, ignore=ignored, dirs_exist_ok=True)
+    replace_file(out / "README.md", card(load_run(run), adapters=adapters and not merge))
     return out
 
 

@@ -294,18 +294,6 @@ def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = F
             )
 
 
-def code_named_in(values: dict[str, Any]) -> list[str]:
-    """What a configuration would execute: `module:Class`, `python:module:function`, programs without isolation.
-
-    The configuration of a folder that came from elsewhere is data: these are to be confirmed before it is resolved.
-    """
-    held_out = values.get("eval")
-    code = tasks.code_in(values.get("task"))
-    code += tasks.code_in(held_out.get("task")) if isinstance(held_out, dict) else []
-    known = objectives.names()
-    return code + [name for name in names_in(values.get("objective")) if ":" in name and name not in known]
-
-
 def names_in(spec: Any) -> list[str]:
     """The names of a task or an objective, as written."""
     if isinstance(spec, list | tuple):

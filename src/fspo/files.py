@@ -75,9 +75,7 @@ def json_lines(path: Path) -> Iterator[dict[str, Any] | BadLine]:
             yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
 
 
-YAML_SIZE, YAML_ALIASES, YAML_DEPTH = 200_000, 12, 100
-"""The most characters, aliases and levels of a YAML text: aliases of aliases grow without bound, and the parser in C
-has no limit of its own on levels."""
+YAML_SIZE = 200_000  # the most characters of a YAML text
 
 
 def yaml_value(text: str) -> Any:
@@ -85,19 +83,7 @@ def yaml_value(text: str) -> Any:
     if len(text) > YAML_SIZE:
         raise ValueError(f"it has more than {YAML_SIZE:,} characters")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where libyaml was there at the build
-    aliases, within = 0, []  # anchors of the collections that are open
     try:
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                within.append(event.anchor)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                within.pop()
-            elif isinstance(event, yaml.AliasEvent):
-                aliases += 1
-                if event.anchor in within:
-                    raise ValueError(f"its alias {event.anchor} is inside itself")
-            if aliases > YAML_ALIASES or len(within) > YAML_DEPTH:
-                raise ValueError(f"it has more than {YAML_ALIASES} aliases or {YAML_DEPTH} levels")
         return yaml.load(text, Loader=loader)
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(" ".join(str(error).split())) from None
@@ -117,13 +103,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
-
-
-def own_file(path: Path, folder: Path) -> bool:
-    """Whether there is such a file in a run's folder. A link out of the folder, which may be from anywhere, is none."""
-    return path.is_file() and stays_in(folder, path)
-
-
-def stays_in(folder: Path, path: Path) -> bool:
-    """Whether a path, with its links followed, lies in the folder."""
-    return path.resolve().is_relative_to(folder.resolve())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fspo.fairness import measure
 from fspo.report.overview import SAMPLES_BYTES, incidents
 from fspo.report.report_run import RowSummary, load
 from fspo.report.run_page import plots, write
-from fspo.runs import Cosine, Evaluated, Metrics, RunWriter, Sample, rows, run_folder
+from fspo.runs import Cosine, Evaluated, Metrics, RunWriter, Sample, rows
 from fspo.text import percent
 from helpers.htmlpage import checked
 from helpers.synthetic import NASTY, WARNING, make_run, rewrite
@@ -282,41 +281,6 @@ def test_a_run_that_has_not_been_evaluated_yet_says_so_once(tmp_path: Path) -> N
     folder = make_run(tmp_path / "run", steps=2)
     (folder / "evaluations.jsonl").write_text("")
     assert checked(write(folder)).text.count("No evaluation has been written yet.") == 1
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "samples.jsonl", "run.json", "records", "row"])
-def test_a_link_out_of_the_folder_is_not_read(tmp_path: Path, name: str) -> None:
-    """A folder from elsewhere may link to a private file of whoever opens it."""
-    private = make_run(tmp_path / "private", steps=3)
-    (private / "config.yaml").write_text("password: hunter2\n")
-    rewrite(private, [Sample(step=1, prompt="hunter2", completion="hunter2")])
-    rewrite(private, [Metrics(step=1, warnings={"hunter2": "hunter2"})])
-    (private / "run.json").write_text('{"engine": "hunter2"}')
-    folder = make_run(tmp_path / "run", steps=2)
-    link = rows.path_of(folder, 3) if name == "row" else folder / name
-    if name == "records":
-        shutil.rmtree(link)
-    link.unlink(missing_ok=True)
-    link.symlink_to(rows.path_of(private, 3) if name == "row" else private / name)
-    run = load(folder)
-    assert run.facts.engine == "local"
-    assert run.rows is None if name == "records" else summary_of(folder).last_steps == (1, 2)
-    assert "hunter2" not in write(folder).read_text(encoding="utf-8")
-
-
-def test_a_trl_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "fspo").symlink_to(make_run(tmp_path / "private", steps=1))
-    assert run_folder(tmp_path / "out") == tmp_path / "out"
-    (tmp_path / "fspo").symlink_to(tmp_path / "private")
-    assert run_folder(tmp_path) == tmp_path / "fspo"
-
-
-def test_a_link_within_the_folder_is_read(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=2)
-    (folder / "config.yaml").rename(folder / "first.yaml")
-    (folder / "config.yaml").symlink_to("first.yaml")
-    assert load(folder).config
 
 
 def test_a_page_is_not_written_through_a_link(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run folder: one writer, signals that save, damaged checkpoints, full disks, and folders that somebody else made."""
+"""A run folder: one writer, signals that save, damaged checkpoints, full disks, and what a run refuses to load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -20,7 +19,6 @@ from safetensors import SafetensorError
 import fspo
 from fspo.api import export
 from fspo.config import read
-from fspo.report.run_page import write
 from fspo.runs import Metrics, Observer, RunWarning, RunWriter, Timing, load, locked, read_lines
 from fspo.training import checkpoint, stopping
 from fspo.training.loop import train
@@ -101,16 +99,13 @@ def test_an_ignored_signal_stays_ignored(small: list[str], tmp_path: Path) -> No
 # --- one run per folder -----------------------------------------------------------------------------------------------
 
 
-def test_settings_that_a_resumed_run_changes_are_facts_and_some_need_force(run: Path) -> None:
+def test_some_settings_of_a_resumed_run_can_only_be_changed_by_force(run: Path) -> None:
     train(read(run / "config.yaml", ["steps=5", "log.samples=1"]), run, resume=True)
     changed = read(run / "config.yaml", ["update.lr=0.001", "objective=gspo", "steps=6"])
     with pytest.raises(ValueError, match=r"would make this another run .*, or add --force"):
         fspo.train(changed, run, resume=True)
-    facts = fspo.train(changed, run, resume=True, force=True).facts
-    assert [(change.setting, change.before, change.after) for change in facts.changes] == [
-        ("steps", 4, 5), ("log.samples", 4, 1), ("objective.name", "fspo", "gspo"), ("steps", 5, 6),
-        ("update.lr", 0.0002, 0.001),
-    ]  # fmt: skip
+    resumed = fspo.train(changed, run, resume=True, force=True)
+    assert (resumed.objective["name"], resumed.config["log"]["samples"]) == ("gspo", 1)
     assert [m.step for m in read_lines(run, Metrics)] == [1, 2, 3, 4, 5, 6]
 
 
@@ -229,46 +224,11 @@ def test_the_full_disk_of_a_library_in_another_language(tmp_path: Path, kind: ty
         raise kind("something else")
 
 
-# --- folders from elsewhere -------------------------------------------------------------------------------------------
-
-OWN = {"name": "python", "function": "planted:reward", "path": "rows.jsonl"}
+# --- models and prompts -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("place", "task"),
-    [
-        ("task", OWN),
-        ("eval", OWN),
-        ("task", {"name": "python:planted:reward", "path": "rows.jsonl"}),
-        ("task", [{"name": "sort"}, {"name": "planted:Task"}]),
-        ("task", {"name": "code", "path": "rows.jsonl", "isolation": "limits"}),
-    ],
-)
-def test_nothing_that_a_folder_names_is_executed(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, task: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "planted.py").write_text("open('imported', 'w')\ndef reward(*_): return 1.0\n")
-    rows = [{"prompt": f"sort:{k}=", "tests": [{"input": "", "output": ""}]} for k in range(40)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    values = yaml.safe_load((run / "config.yaml").read_text())
-    values[place] = task if place == "task" else {"task": task}
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
-    for ask in (fspo.evaluate, fspo.sample):
-        with pytest.raises(ValueError, match=r"names Python code to import .*: add --trust"):
-            ask(run, prompts=2)
-    write(run)
-    fspo.audit(run)
-    assert not (tmp_path / "imported").exists()
-
-
-def test_code_that_a_model_brings_is_not_executed_and_links_are_not_exported(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("mine")
-    (run / "checkpoints" / "step-000004" / "notes.txt").symlink_to(tmp_path / "secret")
+def test_code_that_a_model_brings_is_not_executed(run: Path, tmp_path: Path) -> None:
     model = export(run, tmp_path / "model")
-    assert "model.safetensors" in os.listdir(model)
-    assert "notes.txt" not in os.listdir(model)
     config = json.loads((model / "config.json").read_text()) | {"model_type": "evil"}
     config["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "evil.Evil")
     (model / "config.json").write_text(json.dumps(config))

@@ -42,7 +42,6 @@ def evaluate(
     top_k: Annotated[int | None, typer.Option(help="top-k sampling, for evaluation only")] = None,
     split: Split = None,
     json_out: JsonOut = None,
-    trust: Trust = False,
 ) -> None:
     """Accuracy of a model on a task, with intervals, by length and by difficulty.
 
@@ -59,7 +58,7 @@ def evaluate(
 
     result = api.evaluate(
         model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, top_p=top_p,
-        top_k=top_k, split=split, trust=trust,
+        top_k=top_k, split=split,
     )  # fmt: skip
     if json_out is not None:
         write_json(result.line(0).model_dump(exclude={"step"}), json_out)
@@ -99,7 +98,6 @@ def sample(
     samples: Annotated[int, typer.Option(help="answers per prompt")] = 1,
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 1.0,
     split: Split = None,
-    trust: Trust = False,
 ) -> None:
     """Show what a model answers, with the reward of each answer.
 
@@ -111,9 +109,7 @@ def sample(
     from fspo.config import tables
 
     asked: int | list[str] = prompt or prompts
-    answers = api.sample(
-        model, asked, tables(arguments or []), samples=samples, temperature=temperature, split=split, trust=trust
-    )
+    answers = api.sample(model, asked, tables(arguments or []), samples=samples, temperature=temperature, split=split)
     for i, answer in enumerate(answers):
         if i % samples == 0:
             console.print(Text(visible(answer.prompt), style="bold"))

@@ -11,7 +11,6 @@ from fspo.runs.folder import (
     load_all,
     locked,
     read_lines,
-    refuse_script,
     require_engine,
     run_folder,
 )
@@ -35,5 +34,5 @@ from fspo.runs.schema import (
 __all__ = [
     "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "GradientShare", "Metrics", "Observer", "Rate",
     "RateBin", "Run", "RunWarning", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state",
-    "load", "load_all", "locked", "read_lines", "refuse_script", "require_engine", "run_folder", "unscored_warnings",
+    "load", "load_all", "locked", "read_lines", "require_engine", "run_folder", "unscored_warnings",
 ]  # fmt: skip

@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from fspo.files import BadLine, json_lines, json_text, own_file, replace_file, replacing, stays_in, yaml_value
+from fspo.files import BadLine, json_lines, json_text, replace_file, replacing, yaml_value
 from fspo.runs import rows as row_files
 from fspo.runs.schema import (
     FORMAT,
     LINES,
-    Change,
     Cosine,
     Evaluated,
     Facts,
@@ -33,7 +32,6 @@ from fspo.runs.schema import (
     Timing,
     UpdateState,
 )
-from fspo.settings import changes
 from fspo.text import slug
 
 # What makes a folder that of a run.
@@ -58,7 +56,7 @@ def is_run(folder: Path) -> bool:
 def run_folder(folder: Path) -> Path:
     """The folder of a run: this one, or its `fspo/`, which FSPOTrainer writes into the output folder of TRL."""
     inside = folder / "fspo"
-    return inside if not is_run(folder) and is_run(inside) and stays_in(folder, inside) else folder
+    return inside if not is_run(folder) and is_run(inside) else folder
 
 
 @contextmanager
@@ -177,10 +175,8 @@ def last_state(folder: Path, step: int) -> UpdateState | None:
 def _noted(folder: Path, kind: type[L], notes: list[str], *, optional: bool = False) -> Iterator[L]:
     """The lines of a file; what is wrong with it is added to `notes`, that it is missing only if it should be there."""
     path = folder / f"{kind.file}.jsonl"
-    if not own_file(path, folder):
-        if path.is_symlink():
-            notes.append(f"{path.name} is a link out of the folder and is not read: no {kind.what}.")
-        elif not optional:
+    if not path.is_file():
+        if not optional:
             notes.append(f"{path.name} is missing: no {kind.what}.")
         return
     good = bad = 0
@@ -226,7 +222,7 @@ def _cut(text: str) -> str:
 
 def read_facts(path: Path, notes: list[str]) -> Facts:
     """run.json; what is wrong with it is added to `notes`."""
-    if not own_file(path, path.parent):
+    if not path.is_file():
         return Facts()
     try:
         facts = Facts.model_validate_json(path.read_bytes())
@@ -245,24 +241,10 @@ def require_engine(folder: Path, engine: str) -> None:
         raise ValueError(f"the run in {folder} is of the engine {own}, and {engine} cannot go on with it: {add}")
 
 
-def refuse_script(folder: Path) -> None:
-    """Refuse to load the model of a TRL script's run: the script was given its model and its rewards as objects."""
-    run = run_folder(folder)
-    if "trl" not in read_config(run / "config.yaml", []):
-        return
-    saved = [path for path in run.parent.glob("checkpoint-*") if path.name[11:].isdecimal()]
-    last = max(saved, key=lambda path: int(path.name[11:]), default=run.parent / "checkpoint-STEP")
-    raise ValueError(
-        f"{run} was written by a TRL script, which was given its model and its rewards as objects: use a model that it "
-        f"saved, as in `fspo eval {last} task=jsonl:FILE`"
-    )
-
-
 def read_config(path: Path, notes: list[str]) -> dict[str, Any]:
     """config.yaml as a mapping; what is wrong with it is added to `notes`."""
-    if not own_file(path, path.parent):
-        why = "is a link out of the folder" if path.is_symlink() else "is missing"
-        notes.append(f"config.yaml {why}: the configuration is not shown.")
+    if not path.is_file():
+        notes.append("config.yaml is missing: the configuration is not shown.")
         return {}
     try:
         config = yaml_value(path.read_text(encoding="utf-8", errors="replace"))
@@ -287,15 +269,9 @@ class RunWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def describe(self, config: Mapping[str, Any], *, engine: str, threads: int | None = None) -> None:
-        """config.yaml and run.json; where the folder has them already, run.json keeps what has changed."""
+        """Write config.yaml and run.json."""
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-        before = read_config(self.folder / "config.yaml", [])
-        now = changes(before, dict(config)).items() if before else ()
-        earlier = read_facts(self.folder / "run.json", []).changes
-        facts = Facts(
-            engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads,
-            changes=[*earlier, *(Change(setting=key, before=old, after=new) for key, (old, new) in now)],
-        )  # fmt: skip
+        facts = Facts(engine=engine, versions=_versions(engine), python=platform.python_version(), threads=threads)
         replace_file(self.folder / "config.yaml", text)
         replace_file(self.folder / "run.json", json_text(facts.model_dump(exclude_none=True), indent=1))
 

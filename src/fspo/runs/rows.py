@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from fspo import ratios
-from fspo.files import own_file
 
 COLUMNS: dict[str, Any] = {
     "step": pl.Int32,
@@ -47,7 +46,7 @@ def path_of(run: Path, step: int) -> Path:
 def files(run: Path) -> list[Path]:
     """The row files of a run, in the order of their steps."""
     paths = folder_of(run).glob("step-*.parquet")
-    return sorted(path for path in paths if path.stem.removeprefix("step-").isdecimal() and own_file(path, run))
+    return sorted(path for path in paths if path.stem.removeprefix("step-").isdecimal())
 
 
 def step_of(path: Path) -> int:

@@ -233,14 +233,6 @@ class UpdateState(Line):
 LINES: tuple[type[Line], ...] = (Metrics, Timing, Evaluated, Sample, Cosine, UpdateState)
 
 
-class Change(_Part):
-    """A setting that a resumed run had otherwise before."""
-
-    setting: str
-    before: Any
-    after: Any
-
-
 class Facts(_Part):
     """run.json: what the folder is, and what wrote it."""
 
@@ -249,4 +241,3 @@ class Facts(_Part):
     versions: dict[str, str] = {}
     python: str = ""
     threads: Whole | None = None
-    changes: list[Change] = []  # of settings, where the run was resumed with others
