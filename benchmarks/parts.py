@@ -19,8 +19,8 @@
   folder that `vs_trl.py --case tiny` makes. Printed are the operations with the largest share of the updates' and of
   the rollout's time (torch.profiler), and the speed of products of N tokens.
 - overhead: four updates on 128 completions (mean 57 tokens) of a model of 4 layers of width 128, with --smol also of
-  SmolLM2-135M, in micro-batches of --budget tokens; the sides take turns. Medians of a step's time over the repeats and
-  of its peak memory, as ratios to the same step with verl's GSPO or with GSPO in plain PyTorch.
+  SmolLM2-135M, in micro-batches of --budget tokens; the sides take turns. Medians of a step's processor time over the
+  repeats and of its peak memory, as ratios to the same step with verl's GSPO or with GSPO in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -361,9 +361,12 @@ def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: arg
         old = [logprobs(policy, micro).logprobs for micro, _ in parts]
     A = torch.randn(len(whole), generator=torch.Generator().manual_seed(0))
     recorder = fspo.Recorder(f"{folder}/loop", rule="gspo", updates=4, parts=len(parts))
+    recording: list[float] = []  # processor time of each call
 
     def recorded(*tensors: Tensor) -> Tensor:
+        start = time.thread_time()
         recorder.record(*tensors)
+        recording.append(time.thread_time() - start)
         return gspo(*tensors)
 
     sides: dict[str, Callable[..., Tensor]] = {"plain loop": gspo, "plain loop, recorded": recorded}
@@ -372,16 +375,16 @@ def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: arg
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-6)
 
     def step(loss: Callable[..., Tensor]) -> tuple[float, float]:
-        """Seconds and the largest resident memory of four updates."""
+        """Seconds of processor time and the largest resident memory of four updates."""
         Path("/proc/self/clear_refs").write_text("5")
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(4):
             optimizer.zero_grad()
             for (micro, rows), before in zip(parts, old, strict=True):
                 out = logprobs(policy, micro)
                 loss(out.logprobs, before, A[rows], out.mask).backward()
             optimizer.step()
-        return time.perf_counter() - start, _status("VmHWM")
+        return time.process_time() - start, _status("VmHWM")
 
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for repeat in range(args.repeats + 1):  # the first is a warm-up
@@ -394,6 +397,9 @@ def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: arg
         times, peaks = (statistics.median(own[k] / base[k] for own, base in pairs) for k in (0, 1))
         median = statistics.median(own[0] for own, _ in pairs)
         print(f"{title}: {name:24} {median:7.3f} s, {times:.3f}x the time and {peaks:.3f}x the memory of {first}")
+    step_of_loop = statistics.median(seconds for seconds, _ in found["plain loop"][1:])
+    share = sum(recording) / (args.repeats + 1) / step_of_loop
+    print(f"{title}: the calls of the recorder took {share:.2%} of the plain loop's processor time")
 
 
 PARTS = {

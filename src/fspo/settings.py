@@ -13,11 +13,8 @@ import importlib.metadata
 import inspect
 import operator
 import sys
-import traceback
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -219,9 +216,8 @@ class Registry(Generic[T]):
             advice = "mend that module, or write module:Class of a module on the path"
             if isinstance(error, ModuleNotFoundError) and error.name == module:
                 advice = f"write module:Class of a module on the path{hint(module, self.names())}"
-            raise ValueError(
-                f"the {self.kind} {name!r} cannot be loaded ({_cause(error, module)}): {advice}"
-            ) from error
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"the {self.kind} {name!r} cannot be loaded ({cause}): {advice}") from error
         return self._checked(imported, name)
 
     def _checked(self, cls: Any, name: str) -> type[T]:
@@ -236,17 +232,10 @@ class Registry(Generic[T]):
         return cls
 
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
-        """Entry points of other packages, looked up once; a name that is taken is not used, with a warning."""
+        """Entry points of other packages, looked up once; they replace no built-in class."""
         if self._entry_points is None:
-            self._entry_points = {}
-            taken = dict.fromkeys(self._built_in, "fspo")
-            for entry in importlib.metadata.entry_points(group=self.group):
-                owner = taken.setdefault(entry.name, entry.value)
-                if owner == entry.value:
-                    self._entry_points[entry.name] = entry
-                else:
-                    text = f"the {self.kind} {entry.name!r} of {entry.value} is not used: {owner} has that name already"
-                    warnings.warn(text, stacklevel=2)
+            found = importlib.metadata.entry_points(group=self.group)
+            self._entry_points = {entry.name: entry for entry in found if entry.name not in self._built_in}
         return self._entry_points
 
 
@@ -259,13 +248,3 @@ def only_here(names: Iterable[str]) -> list[str]:
 def _name(cls: type[Any]) -> str:
     name: str = cls.name
     return name
-
-
-def _cause(error: Exception, module: str) -> str:
-    """What went wrong in one line, with the line of the module in which it did."""
-    file = module.rpartition(".")[2] + ".py"
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError in {error.filename}, line {error.lineno}: {error.msg}"
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file]
-    place = f" in {lines[-1].filename}, line {lines[-1].lineno}" if lines else ""
-    return " ".join(f"{type(error).__name__}{place}: {error}".split())

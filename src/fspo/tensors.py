@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 else:
 
     class _Torch:
-        """Looks up every name in the module itself."""
+        """Looks up every name in the module itself, once."""
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(importlib.import_module("torch"), name)
+            value = getattr(importlib.import_module("torch"), name)
+            setattr(self, name, value)
+            return value
 
     torch = _Torch()
     Tensor = Any  # for annotations

@@ -109,10 +109,7 @@ def test_a_model_that_is_nowhere_is_one_sentence(
         (["train", "--out", "a-file"], "a-file cannot be used (File exists)"),
         (["train", "--out", "a-file/run"], "a-file/run cannot be used (Not a directory)"),
         (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
-        (
-            ["train", "task=broken:Task", "--out", "run"],
-            "broken.py, line 1: ",
-        ),
+        (["train", "task=broken:Task", "--out", "run"], "the task 'broken:Task' cannot be loaded"),
         (["train", "task={name: [1]}"], "has no name"),
         (["train", "task=[3]"], "3 is not a part of a mixture"),
         (["train", "objective={name: [1]}"], "is not an objective"),

@@ -124,7 +124,7 @@ def report_of_bins(
 
     `clipped` is the share of each response's gradient that clipping removed. Where a value in the bins stands for
     several responses, `count` is their number and `clipped` the sum of their shares. `draws` are those of the LRE's
-    bootstrap.
+    bootstrap; with 0 its interval is NaN.
     """
     rows = bins.sum(count)
     # From what is clipped, not from what is accepted: where nothing is, rates are 1 and the LRE is 0 exactly.
@@ -139,9 +139,11 @@ def report_of_bins(
     overall = 1 - float(lost.sum() / weight.sum())
     r = rate / overall if overall else np.ones(len(bins))
 
-    drawn = np.random.default_rng(0).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
-    moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
-    lre, q = float(np.abs(r - 1).max()), float(np.quantile(moved, CONFIDENCE))
+    lre, q = float(np.abs(r - 1).max()), math.nan
+    if draws:
+        drawn = np.random.default_rng(0).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
+        moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
+        q = float(np.quantile(moved, CONFIDENCE))
     table = [
         Bin(bins.labels[k], *bins.ranges[k], int(rows[k]), float(share[k]), float(rate[k]),
             wilson(rate[k] * effective[k], effective[k]), float(r[k]))

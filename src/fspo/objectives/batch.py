@@ -191,9 +191,13 @@ def _widened(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
+class NotFiniteError(ValueError):
+    """A response has NaN or infinite log-probs or advantages."""
+
+
 def _check_rows(good: Tensor, sentence: str) -> None:
     if not good.all():
-        raise ValueError(sentence.format(row=int((~good).nonzero()[0])))
+        raise NotFiniteError(sentence.format(row=int((~good).nonzero()[0])))
 
 
 def _check_floats(**values: Any) -> None:

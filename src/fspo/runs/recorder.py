@@ -29,6 +29,7 @@ from fspo import objectives, ratios
 from fspo.fairness.bins import cut
 from fspo.fairness.measure import report_of_bins
 from fspo.objectives import Batch, Objective
+from fspo.objectives.batch import NotFiniteError
 from fspo.objectives.objective import NEARLY_ALL
 from fspo.objectives.packing import laid_out
 from fspo.objectives.primitives import low_variance_kl
@@ -222,14 +223,12 @@ class Recorder:
                 raise ValueError("padded log-probs need a mask (B, T); packed ones need segment_ids or cu_seqlens")
             known = {name: x.detach() for name, x in (tokens | per_response).items() if x is not None}
             new, old, A = known["logprobs"], known["old_logprobs"], known["advantages"]
-            difference = new - old
-            if mask is not None:
-                difference, A = (torch.where(mask, x, 0.0) if x.shape == mask.shape else x for x in (difference, A))
-            if not (torch.isfinite(difference).all() and torch.isfinite(A).all()):
+            try:
+                batch = Batch.check(new, old, A.to(new.dtype), mask, packing=packing)
+            except NotFiniteError:
                 self.not_finite += 1
                 self._warn("not_finite", "log-probs or advantages are NaN or infinite: such micro-batches have no rows")
                 return {name: [] for name in (*OF_A_RESPONSE, *columns)}
-            batch = Batch.check(new, old, A.to(new.dtype), mask, packing=packing)
             accepted = per_response.get("accepted")
             if "accepted" in tokens:
                 accepted = batch.share(tokens["accepted"].to(new.dtype))
@@ -261,7 +260,7 @@ class Recorder:
         metrics = {**(known or {}), "kl": math.fsum(columns["kl"]) / math.fsum(columns["length"])}
         done = Update(self.update, self.update, columns, metrics | mismatch(columns, self.bins))
         self.add(done)
-        clipped = clipping([done], self.bins, draws=1) if done.off_policy else {}
+        clipped = clipping([done], self.bins, draws=0) if done.off_policy else {}
         return done.metrics | {"on_policy": not done.off_policy} | clipped
 
     def flush(self) -> None:
@@ -397,7 +396,7 @@ def mismatch(columns: Mapping[str, list[Any]], bins: int = BINS) -> dict[str, fl
     mu = ratios.drift(D, L)
     values = {"mu": mu, "sigma": ratios.scale(D, L, mu), "ess": ratios.effective_share(D)}
     if None not in columns["kept"]:
-        report = report_of_bins(cut(L, bins), 1 - np.array(columns["kept"]), draws=1)
+        report = report_of_bins(cut(L, bins), 1 - np.array(columns["kept"]), draws=0)
         values |= {"outside": report.clip_rate, "lre": report.lre}
         values |= {f"by_length/{k}": b.clip_rate for k, b in enumerate(report.bins, 1)}
     return {f"mismatch_{name}": value for name, value in values.items()}
