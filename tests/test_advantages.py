@@ -30,14 +30,6 @@ def test_by_hand(name: str, expected: list[float]) -> None:
     assert advantages[3:].tolist() == [0, 0, 0, 0, 0]
 
 
-def test_reinforce_pp_whitens_the_batch() -> None:
-    rewards, groups = torch.tensor([1.0, 0, 1, 1, 0, 0], dtype=torch.float64), torch.tensor([0, 0, 1, 1, 1, 1])
-    advantages = fspo.advantages.get("reinforce_pp")(rewards, groups)
-    assert float(advantages.mean()) == pytest.approx(0, abs=1e-12)
-    assert float(advantages.std()) == pytest.approx(1, rel=1e-6)
-    assert torch.isfinite(fspo.advantages.get("reinforce_pp")(torch.ones(4), torch.zeros(4, dtype=torch.long))).all()
-
-
 def test_groups_without_signal_are_counted() -> None:
     counts = fspo.advantages.count(REWARDS, GROUPS)
     assert vars(counts) == {"groups": 4, "single": 2, "without_variance": 1, "unscored": 1}

@@ -93,28 +93,14 @@ def rloo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | N
     return g.kept((g.rewards - g.mean()) * n / (n - 1).clamp(min=1))
 
 
-def reinforce_pp(
-    rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None, eps: float = 1e-8
-) -> Tensor:
-    """R - mean of the group, then whitened over the batch: REINFORCE++ with baseline (arXiv 2501.03262).
-
-    With `lengths`, an answer counts once per token in the batch's mean and variance, as in verl.
-    """
-    g = _Groups(rewards, groups)
-    centred = g.kept(g.rewards - g.mean())
-    weight = torch.where(g.scored & (g.n > 1)[g.index], _weights(lengths, rewards), 0.0)
-    total = weight.sum().clamp(min=1)
-    mean = (weight * centred).sum() / total
-    variance = (weight * (centred - mean).square()).sum() / (total - 1).clamp(min=1)
-    return g.kept((centred - mean) * torch.rsqrt(variance + eps))
-
-
 def opo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
     """R - length-weighted mean of the group: the variance-optimal baseline of arXiv 2505.23585."""
     if lengths is None:
         raise ValueError("the opo advantage weights by length: pass lengths=, one per reward")
     g = _Groups(rewards, groups)
-    return g.kept(g.rewards - g.mean(_weights(lengths, rewards)))
+    if lengths.shape != rewards.shape or not (lengths > 0).all():
+        raise ValueError(f"lengths must be {len(rewards)} positive numbers, one per reward")
+    return g.kept(g.rewards - g.mean(lengths.to(rewards)))
 
 
 def max_rl(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
@@ -135,15 +121,7 @@ def count(rewards: Tensor, groups: Tensor | Sequence[int]) -> GroupCounts:
     return GroupCounts(len(g.n), int((g.n < 2).sum()), int(flat.sum()), int((~g.scored).sum()))
 
 
-def _weights(lengths: Tensor | None, rewards: Tensor) -> Tensor:
-    if lengths is None:
-        return torch.ones_like(rewards)
-    if lengths.shape != rewards.shape or not (lengths > 0).all():
-        raise ValueError(f"lengths must be {len(rewards)} positive numbers, one per reward")
-    return lengths.to(rewards)
-
-
-REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, reinforce_pp, opo, max_rl)}
+REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, opo, max_rl)}
 
 
 def names() -> list[str]:

@@ -82,10 +82,9 @@ def yaml_value(text: str) -> Any:
     """The value of a YAML text, without tags that name code. What cannot be read is a ValueError of one line."""
     if len(text) > YAML_SIZE:
         raise ValueError(f"it has more than {YAML_SIZE:,} characters")
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where libyaml was there at the build
     try:
-        return yaml.load(text, Loader=loader)
-    except (ValueError, yaml.YAMLError) as error:
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 

@@ -176,7 +176,6 @@ ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "opo": ("opo", {}),
     "dr_grpo": ("grpo", {"norm_adv_by_std_in_grpo": False}),
     "grpo": ("grpo", {"epsilon": 1e-4}),
-    "reinforce_pp": ("reinforce_plus_plus_baseline", {}),
 }
 
 

@@ -108,20 +108,12 @@ def _with_rows(run: Run, trust: bool) -> ReportRun:
 
 def _summarise(run: Path) -> tuple[RowSummary | None, list[str]]:
     """The summary of a run's rows, None if there are none, and notes on what could not be read."""
-    notes: list[str] = []
-    paths, broken = rows.readable(run)
+    paths = rows.files(run)
     try:
         summary = _summary(paths) if paths else None
-    except pl.exceptions.PolarsError:
-        paths, damaged = rows.intact(paths)
-        broken += damaged
-        summary = _summary(paths) if paths else None
-    if broken:
-        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        notes.append(f"records/: {broken[0]}{more}; left out.")
-    if summary is None:
-        notes.append("records/ has no rows: no panels by response.")
-    return summary, notes
+    except (pl.exceptions.PolarsError, OSError) as error:
+        return None, [f"records/ cannot be read: {' '.join(str(error).split())}; no panels by response."]
+    return summary, [] if summary else ["records/ has no rows: no panels by response."]
 
 
 def _summary(paths: Sequence[Path]) -> RowSummary | None:

@@ -6,6 +6,7 @@ read. Answers are kept from some steps only, and rows are read separately, by `f
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import os
 import platform
@@ -63,11 +64,6 @@ def run_folder(folder: Path) -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder against a second process until the end; the lock goes with the process, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        yield
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -62,35 +62,6 @@ def table(columns: dict[str, list[Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: columns.get(name, [None] * count) for name in COLUMNS}, schema=COLUMNS)
 
 
-def readable(run: Path) -> tuple[list[Path], list[str]]:
-    """The row files that can be read, and what is wrong with the others."""
-    good, broken = [], []
-    for path in files(run):
-        try:
-            known = pl.read_parquet_schema(path)
-        except (pl.exceptions.PolarsError, OSError):
-            broken.append(f"{path.name} is not a readable Parquet file")
-            continue
-        if lacking := [name for name in NEEDED if known.get(name) != COLUMNS[name]]:
-            broken.append(f"{path.name} lacks {', '.join(lacking)}, or has another type there: not of this format")
-        else:
-            good.append(path)
-    return good, broken
-
-
-def intact(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Of readable files, those whose pages can be read too; slow, for when a scan of all of them has failed."""
-    good, broken = [], []
-    for path in paths:
-        try:
-            scan([path]).collect()
-        except pl.exceptions.PolarsError:
-            broken.append(f"{path.name} is damaged inside")
-        else:
-            good.append(path)
-    return good, broken
-
-
 def scan(paths: Sequence[Path], *, left_out: bool = False) -> pl.LazyFrame:
     """The needed columns of readable files, without rows that cannot be used.
 
