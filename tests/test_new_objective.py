@@ -104,17 +104,6 @@ def test_audit_report_and_explorer_know_it_once_registered(run_folder: Path, exa
     assert rule.own is not None
 
 
-def test_audit_and_explorer_take_its_module(run_folder: Path, example: str, tmp_path: Path) -> None:
-    from fspo.report import explore
-
-    assert example not in {method.name for method in fspo.audit(str(run_folder), methods="all").methods}
-    audited = fspo.audit(str(run_folder), rule=f"{example}:width=0.02")
-    assert audited.own is not None
-    assert f'"name":"{example}"' in explore.write(tmp_path / "explore.html", [example, "luspo"]).read_text()
-    with pytest.raises(ValueError, match="ppo has no range of S that depends on the length alone"):
-        explore.render(["ppo"])
-
-
 def page_of(folder: Path, *options: str) -> str:
     """The page as the command writes it."""
     out = folder / "page.html"
@@ -147,28 +136,6 @@ def test_a_package_brings_it_to_every_command_by_its_entry_point(example: str, t
     methods = {method["name"]: method for method in json.loads((tmp_path / "audit.json").read_text())["methods"]}
     assert methods["mine"]["parameters"]["width"] > 0
     assert '"name":"mine"' in (tmp_path / "explore.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_it_is_compared_in_worker_processes(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fspo.cli.compare import compare
-
-    suite = {
-        "title": "A new objective",
-        "base": {key: SMALL[key] for key in ("model", "rollout", "update", "eval", "steps", "warmup")},
-        "tasks": {"sort": {"task": SMALL["task"]}},
-        "methods": {
-            "mine": {"objective": {"name": example}, "trials": [{"width": 0.02}]},
-            "gspo": {"objective": {"name": "gspo"}, "trials": [{"clip_low": 0.01, "clip_high": 0.01}]},
-        },
-        "reference": "mine",
-        "seeds": 1,
-    }
-    (tmp_path / "new.yaml").write_text(yaml.safe_dump(suite))
-    compare(str(tmp_path / "new.yaml"), out=tmp_path / "results", workers=1)
-    table = (tmp_path / "results" / "table.md").read_text(encoding="utf-8")
-    assert "width=0.02" in table
-    assert (tmp_path / "results" / "report.html").is_file()
 
 
 def test_its_band_is_what_its_surrogate_clips(example: str) -> None:

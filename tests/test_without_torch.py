@@ -81,11 +81,6 @@ def test_commands_without_torch(run: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_python_says_what_to_install(tmp_path: Path) -> None:
-    done = started(f"import fspo; fspo.train(fspo.TrainConfig(), {str(tmp_path / 'run')!r})")
-    assert done.stderr.strip().endswith("need torch, which is not installed: pip install 'fspo[train]'")
-
-
 def test_verl_without_its_packages_is_refused_with_all_that_is_missing() -> None:
     done = started("from fspo.cli.main import main; main()", "train", "--engine", "verl")
     assert done.returncode == 2

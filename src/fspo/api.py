@@ -65,7 +65,6 @@ def train(
         require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
-    _require_torch()
     name, used = config.objective["name"], config.advantage
     chosen = "advantage" in config.model_fields_set or name not in advantages.names()
     if observer is not None and not chosen and name != used:
@@ -73,16 +72,6 @@ def train(
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
-
-
-def _require_torch() -> None:
-    try:
-        import_module("torch")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "training, evaluation and sampling need torch, which is not installed: pip install 'fspo[train]'",
-            name=error.name,
-        ) from None
 
 
 def _saved(folder: Path) -> TrainConfig:
@@ -154,7 +143,6 @@ class _Loaded:
     @classmethod
     def of(cls, model: str | Path, config: Config) -> _Loaded:
         """A run's folder brings its configuration and its last checkpoint."""
-        _require_torch()
         from fspo import tasks
         from fspo.model.loading import load, set_threads
 
