@@ -5,10 +5,7 @@ Inside TRL and verl an objective of another module is tested in tests/engines.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +22,6 @@ from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES
 from fspo.training import processes
 from fspo.training.loop import train
-from helpers.plugins import write_package
 
 MODULE = "my_objective"
 SMALL: dict[str, Any] = {
@@ -109,33 +105,6 @@ def page_of(folder: Path, *options: str) -> str:
     out = folder / "page.html"
     app(["report", str(folder), "--out", str(out), *options], standalone_mode=False)
     return out.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_package_brings_it_to_every_command_by_its_entry_point(example: str, tmp_path: Path) -> None:
-    """Trained, resumed, evaluated, reported, audited and explored by name; nothing has to be trusted."""
-    code = (tmp_path / "package" / f"{MODULE}.py").read_text(encoding="utf-8")
-    folder = tmp_path / "installed"
-    folder.mkdir()
-    write_package(folder, "brought", code, "fspo.objectives", {"mine": "brought:Mine"})
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    for arguments in (
-        ["train", "small.yaml", "objective=mine", "objective.width=0.02", "processes=2", "--out", "run"],
-        ["train", "steps=3", "--out", "run", "--resume"],
-        ["eval", "run", "--prompts", "4"],
-        ["report", "run", "--out", "page.html"],
-        ["audit", "run", "--methods", "all", "--json", "audit.json"],
-        ["explore", "--out", "explore.html"],
-    ):
-        command = [sys.executable, "-m", "fspo", *arguments]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    assert [line.step for line in runs.load(tmp_path / "run").metrics] == [1, 2, 3]
-    assert re.search(r"mine\W+width", (tmp_path / "page.html").read_text(encoding="utf-8"))
-    methods = {method["name"]: method for method in json.loads((tmp_path / "audit.json").read_text())["methods"]}
-    assert methods["mine"]["parameters"]["width"] > 0
-    assert '"name":"mine"' in (tmp_path / "explore.html").read_text(encoding="utf-8")
 
 
 def test_its_band_is_what_its_surrogate_clips(example: str) -> None:

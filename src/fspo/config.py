@@ -282,14 +282,12 @@ RESUMABLE = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "m
 
 
 def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = False) -> None:
-    """Refuse a configuration that would make a resumed run another one; `force` allows all but other adapters."""
+    """Refuse a configuration that would make a resumed run another one, unless by `force`."""
     for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
-        weights = key.startswith("model.lora")  # its checkpoints hold no others
-        if weights or not (force or any(key == name or key.startswith(f"{name}.") for name in RESUMABLE)):
-            way = "or start" if weights else "start"
+        if not (force or any(key == name or key.startswith(f"{name}.") for name in RESUMABLE)):
             raise ValueError(
-                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, {way} in another folder"
-                + ("" if weights else ", or add --force")
+                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, start in another folder, "
+                "or add --force"
             )
 
 
