@@ -127,6 +127,7 @@ class LogConfig(Settings):
     tensorboard: bool = Field(False, description="also write TensorBoard events")
     wandb: str | None = Field(None, description="also log to this W&B project")
     trackio: str | None = Field(None, description="also log to this trackio project")
+    mlflow: str | None = Field(None, description="also log to this MLflow experiment")
 
 
 class EnginesConfig(Settings):

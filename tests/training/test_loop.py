@@ -248,7 +248,10 @@ def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: p
 
 def test_loggers_write_what_their_own_readers_find(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    run(tmp_path / "run", "steps=1", "log={tensorboard: true, trackio: mine}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no server and no database here
+    run(tmp_path / "run", "steps=1", "log={tensorboard: true, trackio: mine, mlflow: mine}")
+    from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -257,6 +260,12 @@ def test_loggers_write_what_their_own_readers_find(run: Run, tmp_path: Path, mon
     events.Reload()
     assert wanted <= set(events.Tags()["scalars"])
     assert wanted <= set().union(*SQLiteStorage.get_logs("mine", "run"))
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("mine")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
+    assert wanted <= set(logged.data.metrics)
+    assert logged.data.params["steps"] == "1"
 
 
 def test_every_objective_trains(run: Run, tmp_path: Path) -> None:

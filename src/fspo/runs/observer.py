@@ -1,4 +1,4 @@
-"""Following a run while it trains: `Observer`, and the observers that log to TensorBoard, W&B or trackio."""
+"""Following a run while it trains: `Observer`, and the observers that log to TensorBoard, W&B, trackio or MLflow."""
 
 from __future__ import annotations
 
@@ -81,6 +81,13 @@ def loggers(config: TrainConfig, folder: Path, stack: ExitStack) -> list[Observe
                 module.init(project=project, name=folder.name, config=config.model_dump(mode="json"))
                 stack.callback(module.finish)
                 chosen.append(_Logger(module.log))  # both take the numbers and their step
+        if settings.mlflow is not None:
+            mlflow: Any = import_module("mlflow")
+            mlflow.set_experiment(settings.mlflow)
+            mlflow.start_run(run_name=folder.name)
+            stack.callback(mlflow.end_run)
+            mlflow.log_params({key: str(value)[:500] for key, value in config.model_dump(mode="json").items()})
+            chosen.append(_Logger(mlflow.log_metrics))
     except ModuleNotFoundError as error:
         raise ValueError(f"a log setting needs {error.name!r}: pip install 'fspo[{error.name}]'") from None
     return chosen

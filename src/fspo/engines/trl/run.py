@@ -50,7 +50,7 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     micro = max(size for size in range(1, min(most, answers) + 1) if answers % size == 0)
     updates = update.epochs * update.minibatches
     constant = "constant_with_warmup" if update.lr_warmup else "constant"
-    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
+    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio, "mlflow": log.mlflow}
     translated = {
         "output_dir": str(folder / "checkpoints"), "records": str(folder), "objective": objective.pop("name"),
         "objective_args": objective, "advantage": config.advantage, "seed": config.seed,
@@ -109,7 +109,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             if main:
                 stack.enter_context(claimed(folder, resume=resume))
             path = start(config, folder, observer.warmup, fresh=main and not resume)
-        variables = {"wandb": "WANDB_PROJECT", "trackio": "TRACKIO_PROJECT"}
+        variables = {"wandb": "WANDB_PROJECT", "trackio": "TRACKIO_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
         for tracker, variable in variables.items():
             if project := getattr(config.log, tracker):
                 os.environ[variable] = project

@@ -62,7 +62,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
     loss, parameters = _objective(config)
     precision = "fp32" if config.model.dtype == "float32" else "bf16"
     log = config.log
-    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
+    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio, "mlflow": log.mlflow}
     translated: dict[str, Any] = {
         "data.train_files": f"{folder}/train.parquet", "data.val_files": f"{folder}/eval.parquet",
         "data.train_batch_size": rollout.prompts, "data.shuffle": False, "data.seed": config.seed,
@@ -102,7 +102,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
         "trainer.save_freq": config.checkpoint.every, "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep,
         "trainer.default_local_dir": f"{folder}/checkpoints",
         "trainer.resume_mode": "auto",
-        "trainer.project_name": log.wandb or log.trackio or "fspo",
+        "trainer.project_name": log.wandb or log.trackio or log.mlflow or "fspo",
         "trainer.experiment_name": Path(folder).name, "hydra.run.dir": f"{folder}/hydra",
         "trainer.logger": ["console", "file", *(name for name, wanted in trackers.items() if wanted)],
     }  # fmt: skip
