@@ -55,7 +55,7 @@ PERHAPS = (
     r"python benchmarks/.*",
     r"make .*",
 )  # or unused
-SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo compare ")
+SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo export", "fspo compare ")
 
 
 def of_pages() -> Iterator[tuple[str, str]]:
@@ -158,14 +158,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(made: Path, tmp_path_factory: pytest.TempPathFactory, small: list[str]) -> Path:
-    """The same with a model in one of the runs."""
+    """The same with models in two of the runs."""
     from fspo.config import read
     from fspo.training.loop import train
+    from helpers.policies import adapter_run
 
     folder = tmp_path_factory.mktemp("trained") / "world"
     shutil.copytree(made, folder)
     shutil.rmtree(folder / "runs" / "mine")
     train(read(None, [*small, "steps=2"]), folder / "runs" / "mine")
+    adapter_run(folder / "runs" / "mine", folder / "runs" / "lora")
     return folder
 
 

@@ -159,11 +159,14 @@ def test_a_folder_of_a_trl_script_is_found_and_its_model_is_not(command: Command
     out = tmp_path / "out"
     make_run(out / "fspo", steps=2)
     (out / "fspo" / "config.yaml").write_text("model: my/model\nobjective: {name: fspo}\ntrl: {max_steps: 8}\n")
+    for name in ("checkpoint-4", "checkpoint-12"):
+        (out / name).mkdir()
     assert command("report", str(out)).stdout == f"report: {out}/fspo/report.html\n"
-    for arguments in (["eval", str(out)], ["sample", str(out / "fspo")]):
+    for arguments in (["eval", str(out)], ["sample", str(out / "fspo")], ["export", str(out), str(tmp_path / "model")]):
         done = command(*arguments, check=False)
         assert done.returncode == 2
-        assert "was written by a TRL script: give a checkpoint that it saved, and a task" in done.stderr
+        assert "was given its model and its rewards as objects" in done.stderr
+        assert f"fspo eval {out}/checkpoint-12 task=" in done.stderr
 
 
 def test_python_m_fspo_is_the_command_and_writes_into_any_log(tmp_path: Path) -> None:

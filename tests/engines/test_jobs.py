@@ -17,10 +17,11 @@ import pytest
 import torch
 import yaml
 from packaging.requirements import Requirement
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 import fspo
 from fspo import tasks
-from fspo.api import weights_of
 from fspo.config import read
 from fspo.engines import checkup
 from fspo.engines.trl import run as run_trl
@@ -152,7 +153,7 @@ def test_a_layout_without_a_loss_on_every_rank_is_refused_before_anything_is_wri
     assert not (tmp_path / "run").exists()
 
 
-def test_the_weights_of_a_run_of_verl_are_found_once_its_shards_are_merged(tmp_path: Path) -> None:
+def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) -> None:
     """The command is verl's own; tests/vllm_engine runs it."""
     run, saved = tmp_path / "run", tmp_path / "run" / "checkpoints" / "global_step_7"
     RunWriter(run).describe(read(None, SMALL).model_dump(mode="json"), engine="verl")
@@ -160,12 +161,16 @@ def test_the_weights_of_a_run_of_verl_are_found_once_its_shards_are_merged(tmp_p
     (saved.parent / "latest_checkpointed_iteration.txt").write_text("7")
     command = f"merge --backend fsdp --local_dir {saved}/actor --target_dir {saved}/merged"
     with pytest.raises(ValueError, match=re.escape(f"python -m verl.model_merger {command}")):
-        weights_of(run)
+        fspo.export(run, tmp_path / "model")
     models.save(models.load("tiny:1x32"), saved / "merged")
-    assert weights_of(run) == saved / "merged"
+    written = {path.name for path in fspo.export(run, tmp_path / "model").iterdir()}
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= written
     # Of a run with LoRA, verl's tool writes the model that it began with, and the adapters in a folder inside.
-    (saved / "merged" / "lora_adapter").mkdir()
-    assert weights_of(run) == saved / "merged" / "lora_adapter"
+    model = AutoModelForCausalLM.from_pretrained(saved / "merged")
+    adapters = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapters.save_pretrained(str(saved / "merged" / "lora_adapter"))
+    with pytest.raises(ValueError, match="holds adapters as peft reads them"):
+        fspo.export(run, tmp_path / "adapters")
 
 
 def test_verl_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

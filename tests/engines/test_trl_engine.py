@@ -22,7 +22,7 @@ from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl.trainer import STATE
 from fspo.model import tiny
 from fspo.report.run_page import write
-from fspo.runs import Metrics, Timing, load
+from fspo.runs import Metrics, Timing, load, rows
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
@@ -184,6 +184,7 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert recorded.facts.engine == "trl"
     assert [line.step for line in recorded.metrics] == [1, 2, 3]
     assert recorded.metrics[0].reward == pytest.approx(log[0]["reward"])
+    assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
 def test_a_new_run_replaces_the_records_of_an_older_one(model: Path, tmp_path: Path) -> None:

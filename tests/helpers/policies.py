@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -20,7 +23,7 @@ from transformers import (
 )
 
 from fspo.model.answers import Answers
-from fspo.model.loading import Policy
+from fspo.model.loading import Policy, load
 
 torch.set_num_threads(1)  # these models are too small for a second thread
 
@@ -73,6 +76,17 @@ def make(name: str, dtype: torch.dtype = torch.float32) -> Policy:
             if p.ndim == 1:
                 p += 0.3 * torch.randn_like(p)
     return Policy(model.to(dtype).eval(), None, name, (1,))
+
+
+def adapter_run(run: Path, folder: Path) -> None:
+    """A copy of a run as TRL leaves one with LoRA: adapters on the model that it started from."""
+    from peft import LoraConfig, get_peft_model
+
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    start = load(yaml.safe_load((run / "config.yaml").read_text())["model"]["path"])
+    settings = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(start.model, settings).save_pretrained(str(folder / "model"))
+    start.tokenizer.save_pretrained(folder / "model")
 
 
 def make_gpt2() -> Policy:

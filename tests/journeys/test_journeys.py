@@ -142,14 +142,17 @@ def test_logs_of_another_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_student(tmp_path: Path) -> None:
-    """The demo (shortened), a change, a resumed run, its weights; then a task of their own."""
+    """The demo (shortened), a change, a resumed run, an export; then a task of their own."""
     reader = Reader(tmp_path)
     printed = "".join(reader.follow("first-run.md", shorter))
     assert [line.step for line in load(tmp_path / "runs" / "mine").metrics] == [1, 2, 3, 4, 5]
     assert "accuracy" in printed
     assert "fspo" in (tmp_path / "compare.html").read_text()
-    weights = "runs/mine/checkpoints/step-000005"
-    reader.run("python", "-c", f"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{weights}')")
+    reader.run("fspo", "export", "runs/mine", "models/mine")
+    load_model = "from transformers import AutoModelForCausalLM as M; M.from_pretrained('models/mine')"
+    reader.run("python", "-c", load_model)
+    card = (tmp_path / "models" / "mine" / "README.md").read_text()
+    assert "accuracy" in card.lower()
 
     own = reader.follow("own-task.md")
     run = load(tmp_path / "runs" / "parity")
@@ -161,4 +164,4 @@ def test_a_student(tmp_path: Path) -> None:
     assert own[4].count("parity:") == 3
     assert own[-1].startswith("{'name': 'parity:Parity', 'n_max': 6}\n0.")
     made = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
-    assert made == {"bin", "cache", "runs", "compare.html", "parity.py"}  # and nothing unasked
+    assert made == {"bin", "cache", "runs", "models", "compare.html", "parity.py"}  # and nothing unasked

@@ -17,6 +17,7 @@ import yaml
 from safetensors import SafetensorError
 
 import fspo
+from fspo.api import export
 from fspo.config import read
 from fspo.runs import Metrics, Observer, RunWarning, RunWriter, Timing, load, locked, read_lines
 from fspo.training import checkpoint, stopping
@@ -227,8 +228,7 @@ def test_the_full_disk_of_a_library_in_another_language(tmp_path: Path, kind: ty
 
 
 def test_code_that_a_model_brings_is_not_executed(run: Path, tmp_path: Path) -> None:
-    model = run / "checkpoints" / "step-000004"
-    model = Path(shutil.copytree(model, tmp_path / "model"))
+    model = export(run, tmp_path / "model")
     config = json.loads((model / "config.json").read_text()) | {"model_type": "evil"}
     config["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "evil.Evil")
     (model / "config.json").write_text(json.dumps(config))

@@ -20,7 +20,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from fspo.api import weights_of
+import fspo
 from fspo.runs import load
 from fspo.runs import rows as row_files
 from helpers.cpu_platform import environment
@@ -187,12 +187,12 @@ def test_its_records_feed_the_report(run: Path) -> None:
     assert (read.evaluations[0].accuracy or 0) > 0
 
 
-def test_its_shards_are_merged_and_found(run: Path, folder: Path) -> None:
+def test_its_shards_are_merged_and_exported(run: Path, folder: Path) -> None:
     with pytest.raises(ValueError, match="in shards of verl") as refused:
-        weights_of(run)
+        fspo.export(run, folder / "model")
     words = str(refused.value).partition("repeat this: python ")[2].split()
     subprocess.run([sys.executable, *words], env=environment(str(folder)), check=True)
-    trained = load_file(weights_of(run) / "model.safetensors")
+    trained = load_file(fspo.export(run, folder / "model") / "model.safetensors")
     start = load_file(run / "start" / "model.safetensors")
     assert trained.keys() == start.keys()
     assert any(not torch.equal(trained[name].float(), start[name]) for name in start)

@@ -19,7 +19,7 @@ from fspo.cli import Terminal
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
 from fspo.cli.listing import methods, recipes, tasks
-from fspo.cli.runs import evaluate, explore, report, sample, watch
+from fspo.cli.runs import evaluate, explore, export, report, sample, watch
 from fspo.cli.train import train
 from fspo.runtime import prepare
 
@@ -29,7 +29,7 @@ TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf"
 app = typer.Typer(name="fspo", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command()(train)
 app.command(name="eval")(evaluate)
-for command in (sample, report, watch, explore, audit, compare, methods, tasks, recipes):
+for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes):
     app.command()(command)
 
 

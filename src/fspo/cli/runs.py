@@ -1,4 +1,4 @@
-"""The commands on a run: `eval`, `sample`, `report` and `watch`; and `explore`.
+"""The commands on a run: `eval`, `sample`, `export`, `report` and `watch`; and `explore`.
 
 Imports of heavy libraries are inside the commands, so that help is instant.
 """
@@ -116,6 +116,22 @@ def sample(
         facts = [] if prompt else ["not scored" if answer.reward is None else f"reward {answer.reward:g}"]
         facts += [f"{answer.length} tokens", *(["truncated"] if answer.truncated else [])]
         console.print(Text(f"  {visible(answer.completion)}"), Text(f"  {', '.join(facts)}", style="dim"))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="a run's folder")],
+    out: Annotated[Path, typer.Argument(help="a new folder for the model")],
+    merge: Annotated[bool, typer.Option("--merge", help="add LoRA adapters to the weights of their model")] = False,
+) -> None:
+    """Write a run's final weights and tokenizer as a model folder, with a model card of the run's figures.
+
+    [dim]fspo export runs/mine models/mine[/]
+    [dim]fspo export runs/lora models/lora --merge[/]
+    """
+    quiet()
+    from fspo.api import export as write
+
+    console.say(f"model: {write(run, out, merge=merge)}")
 
 
 def report(
