@@ -28,7 +28,7 @@ def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
     for seed in (2, 3):
         new, old, A, mask = update(seed)
         again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
-        loss, _ = get_policy_loss_fn("fspo_adaptive")(
+        loss, _ = get_policy_loss_fn("fspo")(
             old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=again
         )
         assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
