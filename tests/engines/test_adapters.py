@@ -70,16 +70,12 @@ class LossInputs:
 
 KL: dict[str, Any] = {"coef": 0.1, "kind": "k3"}
 TOKEN_MEANS = ("fspo", "fspo_gate", "ppo", "cispo")  # need no mean_length
+HALVES = slice(0, 1), slice(1, None)  # two micro-batches, the first of one response
 
 
 def scale(name: str, batch: Inputs) -> dict[str, Any]:
     """The further setting of a trainer that divides by the tokens of the batch."""
     return {} if name in TOKEN_MEANS else {"mean_length": float(batch.mask.sum()) / len(batch.mask)}
-
-
-def halves(batch: Inputs) -> tuple[slice, slice]:
-    """Two micro-batches, the first of one response."""
-    return slice(0, 1), slice(1, None)
 
 
 def prime_rl(
@@ -107,7 +103,7 @@ def skyrl(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tens
     loss = pickle.loads(pickle.dumps(adapters.SkyRLLoss(name, **scale(name, batch), **parameters)))
     A = token_advantages(batch) / batch.mask.sum()
     total = logprobs.sum() * 0
-    for part in halves(batch):
+    for part in HALVES:
         value, metrics = loss(
             logprobs[part], batch.old_logprobs[part], A[part], config=skyrl_config(),
             loss_mask=batch.mask[part].float(), rollout_logprobs=batch.sampler_logprobs[part],
@@ -159,7 +155,7 @@ def nemo(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tenso
         "reference_policy_logprobs": full(batch.ref_logprobs),
     }  # fmt: skip
     total, valid = logprobs.sum() * 0, 0.0
-    for part in halves(batch):
+    for part in HALVES:
         value, metrics = loss(
             next_token_logprobs=logprobs[part], data={key: values[part] for key, values in data.items()},
             global_valid_seqs=sample_mask.sum(), global_valid_toks=batch.mask.sum(),
@@ -203,7 +199,7 @@ def slime(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tens
     """As slime calls a custom loss: per micro-batch, and Megatron divides the sum by the tokens of the batch."""
     args = SimpleNamespace(**vars(SLIME), fspo={"name": name, **scale(name, batch), **parameters})
     total = logprobs.sum() * 0
-    for part in halves(batch):
+    for part in HALVES:
         rows = batch[part]
         data = {
             "unconcat_tokens": None, "total_lengths": None, "response_lengths": [batch.mask.shape[1]] * len(rows.mask),

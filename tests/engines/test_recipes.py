@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from fspo.model import loading as models
 from fspo.runs import RunWriter, load
 from helpers.custom_objective import HALVED
 from helpers.pages import blocks
+from helpers.processes import fspo as command
 from helpers.small_recipes import RECIPES, overrides
 
 ENGINES = {
@@ -45,10 +44,6 @@ ENGINES = {
 VERL_CONFIG = Path(verl.__file__).parent / "trainer" / "config"
 DOCS = Path(__file__).parents[2] / "docs"
 PAIRS = [(name, engine) for name, engines in ENGINES.items() for engine in engines]
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fspo", *arguments], capture_output=True, text=True)
 
 
 def translated(engine: str, config: Any, folder: Path) -> dict[str, Any]:
@@ -179,8 +174,7 @@ def test_verls_reward_function_asks_the_task(tmp_path: Path) -> None:
 def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     settings = [*overrides(name, tmp_path), *([] if engine == "local" else ["engines.trl.use_vllm=false"])]
     run = tmp_path / "run"
-    done = command("train", f"recipe:{name}", *settings, "--engine", engine, "--out", str(run))
-    assert done.returncode == 0, done.stderr
+    command("train", f"recipe:{name}", *settings, "--engine", engine, "--out", str(run))
     rows = pl.read_parquet(run / "records")
     assert rows["step"].unique().sort().to_list() == [1, 2]
     assert len(rows) == 2 * 8 * read(RECIPES / f"{name}.yaml", []).update.epochs
@@ -191,7 +185,7 @@ def test_a_recipe_runs(name: str, engine: str, tmp_path: Path) -> None:
     assert {line.step for line in recorded.samples} == {1, 2}
     assert "Clip rate by length" in (run / "report.html").read_text()
     if (name, engine) == ("gsm8k-24gb", "trl"):
-        assert command("eval", str(run), "--prompts", "4").returncode == 0
+        command("eval", str(run), "--prompts", "4")
 
 
 def test_trl_trains_float32_weights_whatever_the_model_computes_in(tmp_path: Path) -> None:

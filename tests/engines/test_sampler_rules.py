@@ -30,16 +30,10 @@ def config(tmp_path: Path, **changed: Any) -> FSPOConfig:
 # --- TRL -------------------------------------------------------------------------------------------------------------
 
 
-def test_in_trl_the_rule_for_vllm_is_the_band(tmp_path: Path) -> None:
-    made = config(tmp_path, use_vllm=True)
-    assert made.make_objective().mismatch == Mismatch(**BAND)
-    assert made.sampler_rule == RULE
-    assert f"± {BAND['c']} sqrt(L)" in RULE
-    assert config(tmp_path).make_objective().mismatch is None
-    assert config(tmp_path).sampler_rule == ""
-
-
-def test_in_trl_the_rule_can_be_changed_and_switched_off(tmp_path: Path) -> None:
+def test_in_trl_the_rule_for_vllm_is_the_band_unless_it_is_changed(tmp_path: Path) -> None:
+    made, other = config(tmp_path, use_vllm=True), config(tmp_path)
+    assert (made.make_objective().mismatch, made.sampler_rule) == (Mismatch(**BAND), RULE)
+    assert (other.make_objective().mismatch, other.sampler_rule) == (None, "")
     given = config(tmp_path, use_vllm=True, objective_args={"mismatch": {"c": 0.2}})
     assert given.make_objective().mismatch == Mismatch(c=0.2)
     for off in ({"objective_args": {"mismatch": None}}, {"vllm_importance_sampling_correction": False}):
@@ -90,15 +84,11 @@ def objective_of(given: dict[str, Any]) -> dict[str, Any]:
     return objective
 
 
-def test_in_verl_the_rule_for_vllm_is_the_band(tmp_path: Path) -> None:
+def test_in_verl_the_rule_for_vllm_is_the_band_unless_it_is_changed(tmp_path: Path) -> None:
     given = translated(tmp_path)
     assert objective_of(given)["mismatch"] == BAND
-    assert given[f"{CORRECTION}.rollout_is"] == "sequence"
-    assert given[f"{CORRECTION}.rollout_is_threshold"] == OPEN
+    assert (given[f"{CORRECTION}.rollout_is"], given[f"{CORRECTION}.rollout_is_threshold"]) == ("sequence", OPEN)
     assert given[f"{ROLLOUT}.calculate_log_probs"] is True
-
-
-def test_in_verl_the_rule_can_be_changed_and_switched_off(tmp_path: Path) -> None:
     given = translated(tmp_path, "objective.mismatch={level: token, mode: truncate, high: 2.0}")
     assert given[f"{CORRECTION}.rollout_is"] == "token"
     assert objective_of(given)["mismatch"]["high"] == 2.0
@@ -123,11 +113,7 @@ def test_verl_samples_from_the_whole_distribution(setting: str, value: Any, tmp_
     named = re.escape(f"engines.verl.{setting.lstrip('+')}")
     with pytest.raises(ValueError, match=f"{named}.* is refused in training"):
         translated(tmp_path, f"engines.verl={{'{setting}': {value}}}")
-
-
-def test_verls_validation_may_cut_the_distribution(tmp_path: Path) -> None:
-    given = translated(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")
-    assert given[f"{ROLLOUT}.val_kwargs.top_p"] == 0.7
+    translated(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")  # validation may
 
 
 @pytest.mark.parametrize("name", ["fspo", "grpo"])
@@ -137,7 +123,7 @@ def test_verls_validation_may_cut_the_distribution(tmp_path: Path) -> None:
 )
 def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
     """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""
-    for seed in range(20):
+    for seed in range(10):
         batch: Inputs = random_batch(seed)
         level = Mismatch(**rule).level
         log_weights = batch.old_logprobs - batch.sampler_logprobs

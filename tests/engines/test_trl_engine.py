@@ -179,14 +179,6 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
-def test_a_new_run_replaces_the_records_of_an_older_one(model: Path, tmp_path: Path) -> None:
-    for steps, objective in ((3, "fspo"), (1, "gspo")):
-        trainer(model, tmp_path, max_steps=steps, objective=objective, per_device_train_batch_size=8).train()
-    assert load(tmp_path / "fspo").objective == {"name": "gspo"}
-    assert pl.read_parquet(tmp_path / "fspo" / "records")["step"].unique().to_list() == [1]
-    assert len((tmp_path / "fspo" / "metrics.jsonl").read_text().splitlines()) == 1
-
-
 @pytest.fixture(scope="module")
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
@@ -230,23 +222,6 @@ def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> N
     assert one.select(place).sort(place).equals(two.select(place).sort(place))
 
 
-def test_peft_trains_the_adapter_alone(model: Path, tmp_path: Path) -> None:
-    from peft import LoraConfig
-
-    run = trainer(
-        model, tmp_path, max_steps=4, num_iterations=2, per_device_train_batch_size=8, beta=0.01,
-        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
-    )  # fmt: skip
-    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-    run.train()
-    changed = {name for name, p in run.model.named_parameters() if not torch.equal(before[name], p)}
-    assert changed
-    assert all("lora" in name for name in changed)
-    moved = run.state.log_history[-2]
-    assert moved["fspo/kl_reference"] > 0
-    assert moved["fspo/on_policy"] == 0
-
-
 def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {
         "objective": "fspo_adaptive", "num_iterations": 2, "per_device_train_batch_size": 16, "max_steps": 6,
@@ -268,21 +243,6 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
     (checkpoint / STATE).unlink()
     with pytest.raises(ValueError, match=r"has no fspo\.json"):
         trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
-
-
-def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path: Path) -> None:
-    def endless(asked: list[str], host: Any) -> dict[str, Any]:
-        ids = [[5] * 12 for _ in asked]
-        return {"prompt_ids": host.processing_class(asked)["input_ids"], "completion_ids": ids, "logprobs": None}
-
-    run = trainer(
-        model, tmp_path, max_steps=2, per_device_train_batch_size=8, mask_truncated_completions=True,
-        rollout_func=endless,
-    )  # fmt: skip
-    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-    run.train()
-    assert all(torch.equal(before[name], p) for name, p in run.model.named_parameters())
-    assert run.tracker.step == 3
 
 
 @pytest.mark.parametrize(

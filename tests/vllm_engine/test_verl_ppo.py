@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -28,7 +29,10 @@ from helpers.small_recipes import RECIPES, overrides
 
 STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # about a minute each on two quiet cores
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),
+    pytest.mark.timeout(1500),  # each takes minutes on two quiet cores
+]
 
 # What verl needs on a machine without accelerators, beside the platform.
 CPU = {
