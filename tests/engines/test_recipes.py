@@ -43,7 +43,6 @@ ENGINES = {
 }
 VERL_CONFIG = Path(verl.__file__).parent / "trainer" / "config"
 DOCS = Path(__file__).parents[2] / "docs"
-PAIRS = [(name, engine) for name, engines in ENGINES.items() for engine in engines]
 
 
 def translated(engine: str, config: Any, folder: Path) -> dict[str, Any]:
@@ -63,15 +62,14 @@ def test_a_recipe_is_found_wherever_a_file_is_taken() -> None:
         read("recipe:gsm8k", [])
 
 
-@pytest.mark.parametrize(("name", "engine"), [pair for pair in PAIRS if pair[1] != "local"])
+@pytest.mark.parametrize(("name", "engine"), [(name, e) for name in ENGINES for e in ENGINES[name] if e != "local"])
 def test_a_recipe_resolves(name: str, engine: str, tmp_path: Path) -> None:
     """The model and data are those of the recipe: nothing is loaded or written."""
     config = read(f"recipe:{name}", [])
     translation = translated(engine, config, tmp_path / "run")
-    assert config.model.path in str(translation) or engine == "trl"
     assert config.update.lr in translation.values()
     printed = (run_trl if engine == "trl" else run_verl).dry_run(config, tmp_path / "run")
-    assert all(name in printed for name in translation)
+    assert all(name in printed for name in (*translation, config.model.path))
     assert not (tmp_path / "run").exists()
 
 

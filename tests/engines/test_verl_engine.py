@@ -302,6 +302,8 @@ def test_advantages_are_ours(name: str) -> None:
         ({"objective": {"c_lwo": 0.1}}, "did you mean 'c_low'"),
         ({"objective": {"kl": {"coef": 0.1}}}, "set actor_rollout_ref.actor.use_kl_loss instead"),
         ({"checkpoints": "saved"}, "checkpoints needs policy_loss.records"),
+        ({"loss_mode": "fspo.measure:gspo"}, "needs policy_loss.records"),
+        ({"loss_mode": "fspo.measure:gsop", "records": "run"}, "Unsupported loss mode: gsop"),
         ({"stateless": True, "records": "run"}, "leave policy_loss.records out"),
         ({"stateless": True, "objective": {"clip_rate": 0.1}}, "keeps no state: set clip_rate"),
         ({"stateless": True, "objective": {"drift": "kl"}}, "give drift='zero' or a number"),

@@ -48,8 +48,6 @@ from fspo.settings import flat
 from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError, interrupts
 
-__all__ = ["collect", "compute_score", "dry_run", "train"]
-
 OPEN = 1e9  # above every weight that verl computes, whose logarithm it cuts at 20
 CORRECTION = "algorithm.rollout_correction"
 PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
