@@ -116,7 +116,7 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
         ]
         return sampled
 
-    ours = {"objective": "grpo", "objective_args": {"mismatch": correction(theirs)}}
+    ours: dict[str, Any] = {"objective": "grpo", "objective_args": {"mismatch": correction(theirs)}}
     run = trainer(model, tmp_path, rollout_func=sampler, **ours, **common)
     assert not run.vllm_importance_sampling_correction, "TRL's own is off"
     peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, loss_type="grpo", **common, **rule)

@@ -106,7 +106,7 @@ def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool
         shape = (len(batch.mask), 1) if case == "gspo" else batch.mask.shape
         weights = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         weights = weights.expand_as(batch.mask)
-        options = {"rollout_is_weights": weights} if weighted else {}
+        options: dict[str, Any] = {"rollout_is_weights": weights} if weighted else {}
         ours_config = actor(name, parameters)
         ours_config.global_batch_info.update(info)
         theirs_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
