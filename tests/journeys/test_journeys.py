@@ -92,7 +92,7 @@ def test_a_verl_cluster(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(job))
     printed = [command for block in blocks(DOCS / "engines.md") for command in commands(block.text)]
     (dry_run,) = [command for command in printed if command.startswith("fspo train my.yaml --engine verl --dry-run")]
-    words = shlex.split(Reader(tmp_path).run("sh", "-c", f"{dry_run} --out job"))
+    words = shlex.split(Reader(tmp_path).run("sh", "-c", f"{dry_run} --out job").replace("\\\n", ""))
     assert words[1:3] == ["-m", "verl.trainer.main_ppo"]
     assert not (tmp_path / "job").exists()
     with initialize_config_dir(str(Path(verl_config.__file__).parent), version_base=None):

@@ -189,7 +189,7 @@ def write_prompts(config: TrainConfig, folder: Path) -> None:
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
     """The command that would start verl. A tokenizer without a chat template adds one more setting when it starts."""
-    words = command(overrides(config, folder, config.model.chat is not False))
+    words = command(overrides(config, folder.absolute(), config.model.chat is not False))
     return " \\\n  ".join([shlex.join(words[:3]), *map(shlex.quote, words[3:])])
 
 
