@@ -110,7 +110,7 @@ version-trl-1.15: export TRITON_INTERPRET := 1
 version-trl-1.15: TESTS := tests/engines/test_trl_engine.py
 version-verl-own: OTHER := torch==2.11.0 transformers==5.9.0 verl==0.9.1
 version-verl-own: EXTRAS := train,verl,test
-version-verl-own: TESTS := tests/engines/test_verl_engine.py tests/engines/test_verl_records.py
+version-verl-own: TESTS := tests/engines/test_verl_engine.py
 version-python-3.12 version-python-3.13: OTHER := torch
 version-python-3.12 version-python-3.13: TESTS := tests/objectives tests/fairness tests/audit tests/training tests/runs
 version-python-3.12: PYTHON := python3.12

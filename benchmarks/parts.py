@@ -326,22 +326,23 @@ def gspo(logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor) -> Tensor:
 
 
 def verl_loss(name: str, records: str | None, rows: int) -> Callable[..., Tensor]:
-    """A policy loss as verl's actor calls it, once per micro-batch of an update of so many rows."""
+    """GSPO by verl, or by this package as `fspo`: called as verl's actor does, for an update of so many rows."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.workers.config import ActorConfig
 
     from fspo.engines.verl import PolicyLoss
 
-    own: dict[str, object] = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4} if name != "fspo.gspo" else {}
+    own: dict[str, object] = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4} if name != "fspo" else {}
     if name != "gspo":
-        own["policy_loss"] = PolicyLoss(loss_mode=name, updates=4, records=records)
+        objective = {"name": "gspo"} if name == "fspo" else {}
+        own["policy_loss"] = PolicyLoss(loss_mode=name, objective=objective, updates=4, records=records)
     config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **own)
 
     def loss(logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor) -> Tensor:
         config.global_batch_info.update(dp_size=1, batch_num_tokens=rows * 57, global_batch_size=rows)
         value: Tensor = get_policy_loss_fn(name)(
             old_log_prob=old, log_prob=logprobs, advantages=A.unsqueeze(-1) * mask, response_mask=mask,
-            loss_agg_mode="token-mean" if name == "fspo.gspo" else "seq-mean-token-mean", config=config,
+            loss_agg_mode="token-mean" if name == "fspo" else "seq-mean-token-mean", config=config,
         )[0]  # fmt: skip
         return value
 
@@ -370,7 +371,7 @@ def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: arg
         return gspo(*tensors)
 
     sides: dict[str, Callable[..., Tensor]] = {"plain loop": gspo, "plain loop, recorded": recorded}
-    for name in ("gspo", "fspo.gspo", "fspo.measure:gspo") if importlib.util.find_spec("verl") else ():
+    for name in ("gspo", "fspo", "fspo.measure:gspo") if importlib.util.find_spec("verl") else ():
         sides[f"verl, {name}"] = verl_loss(name, f"{folder}/{name}", len(whole))
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-6)
 

@@ -41,7 +41,7 @@ ELSEWHERE = {
     r"git clone .*": "needs the network",
     r"torchrun .*": "several devices",
     r"(\w+=\S+ )*python -m verl.*": "a GPU cluster",
-    r"python -m fspo.engines.verl.run .*": "needs verl's log; tests/engines/test_verl_records.py",
+    r"python -m fspo.engines.verl.run .*": "needs verl's log; tests/engines/test_verl_engine.py",
     r"python benchmarks/.*": "a measurement of minutes; docs/development/measurements.md has its results",
     r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",

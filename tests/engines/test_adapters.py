@@ -14,7 +14,6 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -57,10 +56,6 @@ def token_advantages(batch: Inputs) -> Tensor:
     return torch.where(batch.mask, batch.advantages.unsqueeze(-1), 7.0)
 
 
-def mean_length(batch: Inputs) -> float:
-    return float(batch.mask.sum()) / len(batch.mask)
-
-
 @dataclass
 class LossInputs:
     """The fields of prime-rl's class."""
@@ -73,46 +68,28 @@ class LossInputs:
     loss_weights: Tensor | None = None
 
 
-def prime_rl(batch: Inputs, logprobs: Tensor, weights: list[Tensor | None] | None = None, **kwargs: Any) -> Tensor:
+KL: dict[str, Any] = {"coef": 0.1, "kind": "k3"}
+TOKEN_MEANS = ("fspo", "fspo_gate", "ppo", "cispo")  # need no mean_length
+HALVES = slice(0, 1), slice(1, None)  # two micro-batches, the first of one response
+
+
+def scale(name: str, batch: Inputs) -> dict[str, Any]:
+    """The further setting of a trainer that divides by the tokens of the batch."""
+    return {} if name in TOKEN_MEANS else {"mean_length": float(batch.mask.sum()) / len(batch.mask)}
+
+
+def prime_rl(
+    batch: Inputs, logprobs: Tensor, name: str, weights: list[Tensor | None] | None = None, **parameters: Any
+) -> Tensor:
     """As prime-rl calls a custom loss: per sequence, and divides the sum by the tokens of the batch."""
+    settings = {"objective": name} | scale(name, batch) | parameters
     total = logprobs.sum() * 0
     rows = zip(logprobs, batch.old_logprobs, batch.ref_logprobs, token_advantages(batch), batch.mask, strict=True)
     for row, weight in zip(rows, weights or [None] * len(logprobs), strict=True):
-        outputs = adapters.prime_rl_loss(LossInputs(*row, weight), **kwargs)
+        outputs = adapters.prime_rl_loss(LossInputs(*row, weight), **settings)
         assert all(value.dim() == 0 for value in outputs.metrics.values())
         total = total + outputs.loss
     return total / int(batch.mask.sum())
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_prime_rl_by_sequence_is_the_loss_of_the_batch(name: str) -> None:
-    for seed in range(10):
-        batch = random_batch(seed)
-        settings: dict[str, Any] = {"objective": name, "mean_length": mean_length(batch), **OBJECTIVES[name]}
-        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
-        assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
-
-
-def test_prime_rl_needs_no_mean_length_for_a_mean_over_tokens() -> None:
-    batch = random_batch(1)
-    for name in ("fspo", "fspo_gate", "ppo", "cispo"):
-        settings: dict[str, Any] = {"objective": name, **OBJECTIVES[name]}
-        ours = with_gradient(partial(prime_rl, batch, **settings), batch)
-        assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
-
-
-def test_prime_rl_weights_reference_and_empty_sequences() -> None:
-    batch = random_batch(2)
-    batch.mask[0] = False
-    kl = {"coef": 0.3, "kind": "k3"}
-    ours = with_gradient(lambda x: prime_rl(batch, x, objective="ppo", kl=kl), batch)
-    assert_same(ours, whole(fspo.objectives.get("ppo", kl=kl), batch, ref_logprobs=batch.ref_logprobs))
-    weights = torch.rand_like(batch.logprobs)
-    ours = with_gradient(lambda x: prime_rl(batch, x, [*weights], objective="ppo"), batch)
-    assert_same(ours, whole(fspo.objectives.get("ppo"), batch, sampler_weights=weights))
-    same = [torch.ones_like(row) for row in batch.logprobs]
-    ours = with_gradient(lambda x: prime_rl(batch, x, [*same], objective="fspo"), batch)
-    assert_same(ours, whole(fspo.objectives.get("fspo"), batch))
 
 
 def skyrl_config(**changed: Any) -> SimpleNamespace:
@@ -121,29 +98,160 @@ def skyrl_config(**changed: Any) -> SimpleNamespace:
     return SimpleNamespace(**({"loss_reduction": "token_mean", "off_policy_correction": correction} | changed))
 
 
+def skyrl(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
+    """As SkyRL calls a registered loss in its workers: per micro-batch, with advantages divided by all tokens."""
+    loss = pickle.loads(pickle.dumps(adapters.SkyRLLoss(name, **scale(name, batch), **parameters)))
+    A = token_advantages(batch) / batch.mask.sum()
+    total = logprobs.sum() * 0
+    for part in HALVES:
+        value, metrics = loss(
+            logprobs[part], batch.old_logprobs[part], A[part], config=skyrl_config(),
+            loss_mask=batch.mask[part].float(), rollout_logprobs=batch.sampler_logprobs[part],
+        )  # fmt: skip
+        assert "clip_ratio" in metrics
+        total = total + value
+    return total
+
+
+def rows_of(batch: Inputs) -> list[dict[str, Tensor]]:
+    """As Tinker's cookbook lays a datum out: the tokens of a sequence, with a mask of those that were sampled."""
+    columns = {"logprobs": batch.old_logprobs, "advantages": token_advantages(batch), "mask": batch.mask.double()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(len(batch.mask))]
+
+
+def tinker(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
+    """As Tinker calls a custom loss: all data at once, in a class that gives its tensors by `to_torch`."""
+    data = [
+        SimpleNamespace(loss_fn_inputs={key: SimpleNamespace(to_torch=values.clone) for key, values in row.items()})
+        for row in rows_of(batch)
+    ]
+    return adapters.TinkerLoss(name, **parameters)(data, list(logprobs))[0]
+
+
+class ClippedPGLossFn:
+    """The interface of NeMo-RL's own loss: what its trainer reads from it, and some of its metrics."""
+
+    def __init__(self, kl_penalty: float = 0.0) -> None:
+        self.input_type, self.loss_type = "logprob", "token_level"
+        self.reference_policy_kl_penalty, self.use_fused_linear_logprobs = kl_penalty, False
+
+    def __call__(self, next_token_logprobs: Tensor, data: Any, global_valid_seqs: Any, global_valid_toks: Any) -> Any:
+        assert not next_token_logprobs.requires_grad
+        valid = float(data["sample_mask"].sum())
+        return torch.tensor(3.0), {"loss": 3.0, "num_valid_samples": valid, "probs_ratio_clamped": 1.0}
+
+
+def nemo(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
+    """As NeMo-RL calls a loss: full sequences, whose first token has no prediction, and the counts of the batch."""
+    loss = pickle.loads(pickle.dumps(adapters.NemoLoss(ClippedPGLossFn(0.1), name, **parameters)))
+
+    def full(values: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(values[:, :1], 9), values], 1)
+
+    sample_mask = torch.ones(len(batch.mask))
+    data = {
+        "token_mask": full(batch.mask.float()), "sample_mask": sample_mask, "advantages": full(token_advantages(batch)),
+        "prev_logprobs": full(batch.old_logprobs), "generation_logprobs": full(batch.sampler_logprobs),
+        "reference_policy_logprobs": full(batch.ref_logprobs),
+    }  # fmt: skip
+    total, valid = logprobs.sum() * 0, 0.0
+    for part in HALVES:
+        value, metrics = loss(
+            next_token_logprobs=logprobs[part], data={key: values[part] for key, values in data.items()},
+            global_valid_seqs=sample_mask.sum(), global_valid_toks=batch.mask.sum(),
+        )  # fmt: skip
+        total, valid = total + value, valid + metrics["num_valid_samples"]
+        assert metrics["loss"] == pytest.approx(float(value.detach()))
+        assert "probs_ratio_clamped" not in metrics
+    assert valid == len(batch.mask)
+    return total
+
+
+SLIME = SimpleNamespace(calculate_per_token_loss=True, use_rollout_logprobs=False)  # the arguments of a run
+
+
+@pytest.fixture
+def slimes_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """slime's module of losses and Megatron's, as far as the loss calls them."""
+
+    def get_log_probs_and_entropy(logits: Tensor, *, args: Any, unconcat_tokens: Any, total_lengths: Any,
+                                  response_lengths: list[int]) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
+        return torch.empty(0), {"log_probs": list(logits.split(response_lengths))}
+
+    functions = {
+        "get_log_probs_and_entropy": get_log_probs_and_entropy,
+        "get_rollout_top_p_logprob_kwargs": lambda args, batch: {},
+    }
+    mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
+    tree: dict[str, dict[str, Any]] = {
+        "slime": {}, "slime.backends": {}, "slime.backends.megatron_utils": {},
+        "slime.backends.megatron_utils.loss": functions, "megatron": {}, "megatron.core": {"mpu": mpu},
+    }  # fmt: skip
+    for name, content in tree.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+        if "." in name:
+            setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
+
+
+def slime(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
+    """As slime calls a custom loss: per micro-batch, and Megatron divides the sum by the tokens of the batch."""
+    args = SimpleNamespace(**vars(SLIME), fspo={"name": name, **scale(name, batch), **parameters})
+    total = logprobs.sum() * 0
+    for part in HALVES:
+        rows = batch[part]
+        data = {
+            "unconcat_tokens": None, "total_lengths": None, "response_lengths": [batch.mask.shape[1]] * len(rows.mask),
+            "advantages": list(token_advantages(rows)), "loss_masks": list(rows.mask.int()),
+            "log_probs": list(rows.old_logprobs), "rollout_log_probs": list(rows.sampler_logprobs),
+            "ref_log_probs": list(rows.ref_logprobs),
+        }  # fmt: skip
+        loss, metrics = adapters.slime_loss(args, data, logprobs[part].reshape(-1), None)
+        assert torch.tensor([0, *metrics.values()]).isfinite().all()  # as slime collects them
+        total = total + loss
+    return total / batch.mask.sum()
+
+
+# How a trainer calls its hook, and the options that the hook has the tensors for.
+HOOKS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
+    "prime-rl": (prime_rl, {"kl": KL}),
+    "SkyRL": (skyrl, {"mismatch": {"c": 0.3}}),
+    "Tinker": (tinker, {}),
+    "NeMo-RL": (nemo, {"mismatch": {"c": 0.3}, "kl": KL}),
+    "slime": (slime, {"mismatch": {"level": "geometric", "low": 0.9, "high": 1.1}, "kl": KL}),
+}
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_skyrl_micro_batches_add_up(name: str) -> None:
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.usefixtures("slimes_modules")
+def test_the_parts_of_a_batch_add_up_to_its_loss(hook: str, name: str) -> None:
+    call, options = HOOKS[hook]
+    parameters = OBJECTIVES[name] | options
+    objective = fspo.objectives.get(name, **parameters)
     for seed in range(5):
         batch = random_batch(seed)
-        loss = adapters.SkyRLLoss(name, mean_length(batch), mismatch={"c": 0.3}, **OBJECTIVES[name])
-        loss = pickle.loads(pickle.dumps(loss))
-        advantages = token_advantages(batch) / batch.mask.sum()  # SkyRL's token_mean over the mini-batch
+        given = {"ref_logprobs": batch.ref_logprobs} if "kl" in options else {}
+        given |= {"sampler_logprobs": batch.sampler_logprobs} if "mismatch" in options else {}
+        ours = with_gradient(lambda x, batch=batch: call(batch, x, name, **parameters), batch)  # type: ignore[misc]
+        assert_same(ours, whole(objective, batch, **given))
 
-        def ours(logprobs: Tensor, batch: Inputs = batch, loss: Any = loss, A: Tensor = advantages) -> Tensor:
-            parts = (slice(0, 1), slice(1, None))
-            results = [
-                loss(
-                    logprobs[part], batch.old_logprobs[part], A[part], config=skyrl_config(),
-                    loss_mask=batch.mask[part].float(), rollout_logprobs=batch.sampler_logprobs[part],
-                )
-                for part in parts
-            ]  # fmt: skip
-            assert all("clip_ratio" in metrics for _, metrics in results)
-            total: Tensor = sum(value for value, _ in results)
-            return total
 
-        objective = fspo.objectives.get(name, mismatch={"c": 0.3}, **OBJECTIVES[name])
-        assert_same(with_gradient(ours, batch), whole(objective, batch, sampler_logprobs=batch.sampler_logprobs))
+def test_prime_rl_weights_and_empty_sequences() -> None:
+    batch = random_batch(2)
+    batch.mask[0] = False
+    weights = torch.rand_like(batch.logprobs)
+    ours = with_gradient(lambda x: prime_rl(batch, x, "ppo", [*weights]), batch)
+    assert_same(ours, whole(fspo.objectives.get("ppo"), batch, sampler_weights=weights))
+    same = [torch.ones_like(row) for row in batch.logprobs]
+    ours = with_gradient(lambda x: prime_rl(batch, x, "fspo", [*same]), batch)
+    assert_same(ours, whole(fspo.objectives.get("fspo"), batch))
+
+
+def test_a_datum_of_tinkers_without_a_mask_is_refused() -> None:
+    with pytest.raises(ValueError, match="a datum has no mask"):
+        adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={})], [])
 
 
 @pytest.mark.parametrize(
@@ -158,34 +266,6 @@ def test_skyrl_settings_that_no_objective_reads_are_refused(config: Any, sentenc
     batch = random_batch(0)
     with pytest.raises(ValueError, match=sentence):
         adapters.SkyRLLoss("fspo")(batch.logprobs, batch.old_logprobs, token_advantages(batch), config, batch.mask)
-
-
-@dataclass
-class TensorData:
-    """What the loss uses of Tinker's class."""
-
-    values: Tensor
-
-    def to_torch(self) -> Tensor:
-        return self.values
-
-
-def rows_of(batch: Inputs) -> list[dict[str, Tensor]]:
-    """As the cookbook lays a datum out: the tokens of a sequence, with a mask of those that were sampled."""
-    columns = {"logprobs": batch.old_logprobs, "advantages": token_advantages(batch), "mask": batch.mask.double()}
-    return [{name: column[i] for name, column in columns.items()} for i in range(len(batch.mask))]
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_tinker_loss_is_the_loss_of_the_batch(name: str) -> None:
-    batch, loss = random_batch(3), adapters.TinkerLoss(name, **OBJECTIVES[name])
-    data = [
-        SimpleNamespace(loss_fn_inputs={key: TensorData(row) for key, row in row.items()}) for row in rows_of(batch)
-    ]
-    ours = with_gradient(lambda x: loss(data, list(x))[0], batch)
-    assert_same(ours, whole(fspo.objectives.get(name, **OBJECTIVES[name]), batch))
-    with pytest.raises(ValueError, match="a datum has no mask"):
-        loss([SimpleNamespace(loss_fn_inputs={})], list(batch.logprobs))
 
 
 def test_tinkers_own_client_sends_the_gradient() -> None:
@@ -280,59 +360,6 @@ def test_a_trainer_that_unsloth_made_is_refused() -> None:
     adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
 
 
-class ClippedPGLossFn:
-    """The interface of NeMo-RL's own loss: what its trainer reads from it, and some of its metrics."""
-
-    def __init__(self, kl_penalty: float = 0.0) -> None:
-        self.input_type, self.loss_type = "logprob", "token_level"
-        self.reference_policy_kl_penalty, self.use_fused_linear_logprobs = kl_penalty, False
-
-    def __call__(self, next_token_logprobs: Tensor, data: Any, global_valid_seqs: Any, global_valid_toks: Any) -> Any:
-        assert not next_token_logprobs.requires_grad
-        valid = float(data["sample_mask"].sum())
-        return torch.tensor(3.0), {"loss": 3.0, "num_valid_samples": valid, "probs_ratio_clamped": 1.0}
-
-
-def nemo(batch: Inputs, logprobs: Tensor, loss: Any, parts: list[slice]) -> Tensor:
-    """As NeMo-RL calls a loss: full sequences, whose first token has no prediction, and the counts of the batch."""
-
-    def full(values: Tensor) -> Tensor:
-        return torch.cat([torch.full_like(values[:, :1], 9), values], 1)
-
-    sample_mask = torch.ones(len(batch.mask))
-    data = {
-        "token_mask": full(batch.mask.float()), "sample_mask": sample_mask, "advantages": full(token_advantages(batch)),
-        "prev_logprobs": full(batch.old_logprobs), "generation_logprobs": full(batch.sampler_logprobs),
-        "reference_policy_logprobs": full(batch.ref_logprobs),
-    }  # fmt: skip
-    total, valid = logprobs.sum() * 0, 0.0
-    for part in parts:
-        value, metrics = loss(
-            next_token_logprobs=logprobs[part], data={key: values[part] for key, values in data.items()},
-            global_valid_seqs=sample_mask.sum(), global_valid_toks=batch.mask.sum(),
-        )  # fmt: skip
-        total, valid = total + value, valid + metrics["num_valid_samples"]
-        assert metrics["loss"] == pytest.approx(float(value.detach()))
-        assert "probs_ratio_clamped" not in metrics
-    assert valid == len(batch.mask)
-    return total
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_nemo_micro_batches_and_packed_sequences_add_up(name: str) -> None:
-    batch = random_batch(5)
-    options = {"mismatch": {"c": 0.3}, "kl": {"coef": 0.1}, **OBJECTIVES[name]}
-    loss = pickle.loads(pickle.dumps(adapters.NemoLoss(ClippedPGLossFn(0.1), name, **options)))
-    expected = whole(
-        fspo.objectives.get(name, **options), batch, sampler_logprobs=batch.sampler_logprobs,
-        ref_logprobs=batch.ref_logprobs,
-    )  # fmt: skip
-    each = [slice(i, i + 1) for i in range(len(batch.mask))]
-    for parts in ([slice(None)], [slice(0, 1), slice(1, None)], each):
-        ours = with_gradient(partial(nemo, batch, loss=loss, parts=parts), batch)
-        assert_same(ours, expected)
-
-
 def test_nemo_settings_that_would_be_ignored_are_refused() -> None:
     with pytest.raises(ValueError, match="give kl as well"):
         adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo")
@@ -345,71 +372,14 @@ def test_nemo_settings_that_would_be_ignored_are_refused() -> None:
         )
 
 
-@pytest.fixture
-def slime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """slime's module of losses and Megatron's, as far as the loss calls them; returns the arguments of a run."""
-
-    def get_log_probs_and_entropy(logits: Tensor, *, args: Any, unconcat_tokens: Any, total_lengths: Any,
-                                  response_lengths: list[int]) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
-        return torch.empty(0), {"log_probs": list(logits.split(response_lengths))}
-
-    functions = {
-        "get_log_probs_and_entropy": get_log_probs_and_entropy,
-        "get_rollout_top_p_logprob_kwargs": lambda args, batch: {},
-    }
-    mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
-    tree: dict[str, dict[str, Any]] = {
-        "slime": {}, "slime.backends": {}, "slime.backends.megatron_utils": {},
-        "slime.backends.megatron_utils.loss": functions, "megatron": {}, "megatron.core": {"mpu": mpu},
-    }  # fmt: skip
-    for name, content in tree.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        if "." in name:
-            setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
-    return SimpleNamespace(calculate_per_token_loss=True, use_rollout_logprobs=False)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_slime_micro_batches_add_up(name: str, slime: SimpleNamespace) -> None:
-    batch = random_batch(6)
-    options = {"mismatch": {"level": "geometric", "low": 0.9, "high": 1.1}, "kl": {"coef": 0.1}, **OBJECTIVES[name]}
-    slime.fspo = {"name": name, "mean_length": mean_length(batch), **options}
-    T = batch.mask.shape[1]
-
-    def ours(logprobs: Tensor) -> Tensor:
-        total = logprobs.sum() * 0
-        for part in (slice(0, 1), slice(1, None)):
-            rows = batch[part]
-            data = {
-                "unconcat_tokens": None, "total_lengths": None, "response_lengths": [T] * len(rows.mask),
-                "advantages": list(token_advantages(rows)), "loss_masks": list(rows.mask.int()),
-                "log_probs": list(rows.old_logprobs), "rollout_log_probs": list(rows.sampler_logprobs),
-                "ref_log_probs": list(rows.ref_logprobs),
-            }  # fmt: skip
-            loss, metrics = adapters.slime_loss(slime, data, logprobs[part].reshape(-1), None)
-            assert torch.tensor([0, *metrics.values()]).isfinite().all()  # as slime collects them
-            total = total + loss
-        return total / batch.mask.sum()
-
-    expected = whole(
-        fspo.objectives.get(name, **options), batch, sampler_logprobs=batch.sampler_logprobs,
-        ref_logprobs=batch.ref_logprobs,
-    )  # fmt: skip
-    assert_same(with_gradient(ours, batch), expected)
-
-
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [({"calculate_per_token_loss": False}, "--calculate-per-token-loss"), ({"use_tis": True}, "use_tis is a setting")],
 )
-def test_slime_settings_that_would_be_ignored_are_refused(
-    changed: dict[str, Any], sentence: str, slime: SimpleNamespace
-) -> None:
-    vars(slime).update(changed)
+@pytest.mark.usefixtures("slimes_modules")
+def test_slime_settings_that_would_be_ignored_are_refused(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        adapters.slime_loss(slime, {}, torch.zeros(3), None)
+        adapters.slime_loss(SimpleNamespace(**(vars(SLIME) | changed)), {}, torch.zeros(3), None)
 
 
 @pytest.mark.parametrize(
@@ -432,10 +402,6 @@ def test_what_a_hook_without_state_cannot_compute_is_one_sentence(
     with pytest.raises(ValueError, match=sentence) as error:
         adapters.SkyRLLoss(name, **parameters)
     assert "\n" not in str(error.value)
-
-
-def test_a_band_around_a_given_drift_is_fixed() -> None:
-    assert adapters.SkyRLLoss("fspo", drift=-0.01).objective.clip_parameters["drift"] == -0.01
 
 
 def test_advantages_that_differ_within_a_response_are_for_token_objectives_only() -> None:
@@ -486,7 +452,8 @@ def test_the_lines_of_the_page_for_the_others_make_a_loss(monkeypatch: pytest.Mo
     settings = tomllib.loads(blocks("prime-rl")[0])["trainer"]["loss"]
     assert getattr(adapters, settings["import_path"].removeprefix("fspo.engines.adapters.")) is adapters.prime_rl_loss
     batch = random_batch(0)
-    assert prime_rl(batch, batch.logprobs, **settings["kwargs"]).isfinite()
+    name = settings["kwargs"].pop("objective")
+    assert prime_rl(batch, batch.logprobs, name, **settings["kwargs"]).isfinite()
 
     options, text = blocks("slime")
     assert "fspo.engines.adapters.slime_loss" in options

@@ -267,15 +267,6 @@ def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> No
     assert fspo.audit(tmp_path).own is not None
 
 
-def test_what_the_wrapper_refuses(tmp_path: Path) -> None:
-    from fspo.engines.verl import PolicyLoss
-
-    with pytest.raises(ValueError, match="needs policy_loss"):
-        PolicyLoss(loss_mode="fspo.measure:gspo", updates=1)
-    with pytest.raises(ValueError, match="Unsupported loss mode: gsop"):
-        PolicyLoss(loss_mode="fspo.measure:gsop", updates=1, records=str(tmp_path))
-
-
 @pytest.mark.slow
 def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, tmp_path: Path) -> None:
     from helpers.cpu_platform import environment

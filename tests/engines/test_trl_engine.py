@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 import fspo
 from fspo.engines.trl import FSPOConfig
+from fspo.engines.trl.records import correction
 from fspo.engines.trl.trainer import STATE
 from fspo.model import tiny
 from fspo.report.run_page import write
@@ -52,17 +52,11 @@ def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, 
 
 
 SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+# One objective per aggregation, and one per option; tests/peers has every shared objective.
 SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # name: settings of ours, of TRL's, and of both
-    "grpo": ({"objective": "grpo"}, {"loss_type": "grpo"}, {}),
     "grpo, beta": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"beta": 0.1}),
     "grpo, truncated masked": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"mask_truncated_completions": True}),
-    "grpo, delta": (
-        {"objective": "grpo", "objective_args": {"dual_clip": 1.3}},
-        {"loss_type": "grpo", "delta": 1.3},
-        {},
-    ),
-    "dapo": ({"objective": "dapo"}, {"loss_type": "dapo", "epsilon_high": 0.28}, {}),
     "dapo, beta": (
         {"objective": "dapo"},
         {"loss_type": "dapo", "epsilon_high": 0.28},
@@ -70,9 +64,6 @@ SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "dr_grpo": ({"objective": "dr_grpo"}, {"loss_type": "dr_grpo"}, {"scale_rewards": "none"}),
     "bnpo": ({"objective": "bnpo"}, {"loss_type": "bnpo"}, {}),
-    "cispo": ({"objective": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}, {}),
-    "sapo": ({"objective": "sapo"}, {"loss_type": "sapo"}, {"scale_rewards": "batch"}),
-    "vespo": ({"objective": "vespo"}, {"loss_type": "vespo"}, {}),
     "gspo": ({"objective": "gspo"}, {"loss_type": "grpo", **SEQUENCE}, {}),
     "luspo": ({"objective": "luspo"}, {"loss_type": "luspo", **SEQUENCE}, {}),
     "grpo, entropy": ({"objective": "grpo"}, {"loss_type": "grpo"}, {"entropy_coef": 0.2}),
@@ -107,16 +98,15 @@ def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> 
         assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
         assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
         torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
-    if case not in ("cispo", "vespo", "sapo"):
-        clip_rate = run.tracker.end_update()["clip_rate"]
-        assert 0 < clip_rate < 1, "both sides of the clip range must be met"
+    assert 0 < run.tracker.end_update()["clip_rate"] < 1, "both sides of the clip range must be met"
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
 def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path) -> None:
     """TRL's own code computes the weights of the answers; only the engine that would have sampled them is missing."""
+    common: dict[str, Any] = {"per_device_train_batch_size": 16, "num_iterations": 2}
     rule = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
-    common: dict[str, Any] = {"per_device_train_batch_size": 16, "num_iterations": 2, **rule}
+    theirs = GRPOConfig(**settings(tmp_path, loss_type="grpo", **common, **rule))
     noise = torch.Generator().manual_seed(1)
 
     def sampler(asked: list[str], host: Any) -> dict[str, Any]:
@@ -126,12 +116,14 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
         ]
         return sampled
 
-    run = trainer(model, tmp_path, objective="grpo", rollout_func=sampler, **common)
-    run.objective = FSPOConfig(**settings(tmp_path, objective="grpo", use_vllm=True, **common)).make_objective()
-    run.tracker.objective = run.objective
-    peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, loss_type="grpo", **common)
+    ours: dict[str, Any] = {"objective": "grpo", "objective_args": {"mismatch": correction(theirs)}}
+    run = trainer(model, tmp_path, rollout_func=sampler, **ours, **common)
+    assert not run.vllm_importance_sampling_correction, "TRL's own is off"
+    peer = trainer(model, tmp_path, GRPOTrainer, GRPOConfig, loss_type="grpo", **common, **rule)
     for host in (run, peer):
-        host.use_vllm, host._last_loaded_step = True, 0
+        host.use_vllm, host._last_loaded_step, host.vllm_importance_sampling_correction = True, 0, True
+        for name in rule:
+            setattr(host, name, getattr(theirs, name))
     run.model.train()
     run._prepare_inputs(next(iter(run.get_train_dataloader())))
     inputs = run._buffered_inputs
@@ -187,14 +179,6 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert rows.readable(tmp_path / "fspo") == (rows.files(tmp_path / "fspo"), [])
 
 
-def test_a_new_run_replaces_the_records_of_an_older_one(model: Path, tmp_path: Path) -> None:
-    for steps, objective in ((3, "fspo"), (1, "gspo")):
-        trainer(model, tmp_path, max_steps=steps, objective=objective, per_device_train_batch_size=8).train()
-    assert load(tmp_path / "fspo").objective == {"name": "gspo"}
-    assert pl.read_parquet(tmp_path / "fspo" / "records")["step"].unique().to_list() == [1]
-    assert len((tmp_path / "fspo" / "metrics.jsonl").read_text().splitlines()) == 1
-
-
 @pytest.fixture(scope="module")
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
@@ -238,23 +222,6 @@ def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> N
     assert one.select(place).sort(place).equals(two.select(place).sort(place))
 
 
-def test_peft_trains_the_adapter_alone(model: Path, tmp_path: Path) -> None:
-    from peft import LoraConfig
-
-    run = trainer(
-        model, tmp_path, max_steps=4, num_iterations=2, per_device_train_batch_size=8, beta=0.01,
-        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
-    )  # fmt: skip
-    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-    run.train()
-    changed = {name for name, p in run.model.named_parameters() if not torch.equal(before[name], p)}
-    assert changed
-    assert all("lora" in name for name in changed)
-    moved = run.state.log_history[-2]
-    assert moved["fspo/kl_reference"] > 0
-    assert moved["fspo/on_policy"] == 0
-
-
 def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {
         "objective": "fspo_adaptive", "num_iterations": 2, "per_device_train_batch_size": 16, "max_steps": 6,
@@ -278,21 +245,6 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
         trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
 
 
-def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path: Path) -> None:
-    def endless(asked: list[str], host: Any) -> dict[str, Any]:
-        ids = [[5] * 12 for _ in asked]
-        return {"prompt_ids": host.processing_class(asked)["input_ids"], "completion_ids": ids, "logprobs": None}
-
-    run = trainer(
-        model, tmp_path, max_steps=2, per_device_train_batch_size=8, mask_truncated_completions=True,
-        rollout_func=endless,
-    )  # fmt: skip
-    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-    run.train()
-    assert all(torch.equal(before[name], p) for name, p in run.model.named_parameters())
-    assert run.tracker.step == 3
-
-
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -303,14 +255,7 @@ def test_an_update_with_nothing_to_train_on_is_passed_over(model: Path, tmp_path
         ({"entropy_coef": 0.1, "objective_args": {"entropy_coef": 0.2}}, "the one in objective_args differ"),
         ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "cannot mix two rollouts"),
-        (
-            {
-                "use_vllm": True,
-                "vllm_importance_sampling_mode": "token_mask",
-                "objective_args": {"mismatch": {"c": 0.1}},
-            },
-            "vllm_importance_sampling_mode and mismatch",
-        ),
+        ({"vllm_importance_sampling_mode": "token_mask"}, "vllm_importance_sampling_mode = 'token_mask'"),
     ],
 )
 def test_a_setting_without_effect_is_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -325,17 +270,6 @@ def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:
         trainer(
             model, tmp_path, per_device_train_batch_size=8, objective_args={"mismatch": {"c": 0.1}}, rollout_func=None
         )
-
-
-def test_weights_that_round_their_updates_away_are_warned_about(model: Path, tmp_path: Path) -> None:
-    changed: dict[str, Any] = {"per_device_train_batch_size": 8, "num_iterations": 2, "learning_rate": 1e-6}
-    with pytest.warns(
-        UserWarning, match=r"rounding undoes the updates of about \d+% of them: load the model in float32"
-    ):
-        trainer(model, tmp_path, model_init_kwargs={"dtype": "bfloat16"}, **changed)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*rounding undoes")
-        trainer(model, tmp_path, **changed)
 
 
 SMALL = {

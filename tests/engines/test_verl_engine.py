@@ -1,4 +1,4 @@
-"""The objectives inside verl 0.9.1: equal to ours and to verl's own, whichever way a batch is split."""
+"""The objectives inside verl 0.9.1: equal to ours and to verl's own, whichever way a batch is split; the run folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import torch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+from verl.utils.tracking import FileLogger
 from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig
 
 import fspo
 from fspo.engines.updates import UpdateTracker
-from fspo.engines.verl.plugin import NAMES, PolicyLoss
+from fspo.engines.verl.plugin import PolicyLoss
+from fspo.engines.verl.run import collect
 from fspo.model import loading as models
 from fspo.objectives import Objective, Totals
+from fspo.runs import Evaluated, Metrics, load, read_lines
 from helpers.audited import assert_the_audit_agrees
 from helpers.batches import Inputs, assert_equal, random_batch
 from helpers.cpu_platform import environment
@@ -47,6 +51,10 @@ def call(
     return result
 
 
+def caller(config: ActorConfig, batch: Inputs, name: str | None = None, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda logprobs: call(config, batch, logprobs, name, **options)[0]
+
+
 def tracker_of(config: ActorConfig) -> UpdateTracker:
     assert isinstance(config.policy_loss, PolicyLoss)
     return config.policy_loss.actor(config).tracker
@@ -55,14 +63,14 @@ def tracker_of(config: ActorConfig) -> UpdateTracker:
 # --- the losses ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", fspo.objectives.names())
 def test_a_registered_loss_is_ours(name: str) -> None:
-    for seed in range(20):
+    for seed in range(6):
         before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
         learning = {"drift": "kl"} if name == "fspo" else {}
         config = actor(name, learning, updates=1)
         call(config, before, before.logprobs)  # the rollout from which the drift and an adaptive band are taken
-        objective = fspo.objectives.get(NAMES[name], **learning)
+        objective = fspo.objectives.get(name, **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
         objective.observe(S, before.mask.sum(-1), 0)
@@ -74,23 +82,16 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         ) -> torch.Tensor:
             return objective(logprobs, *batch.arguments()[1:], totals=totals).loss
 
-        def theirs(logprobs: torch.Tensor, batch: Inputs = batch, config: ActorConfig = config) -> torch.Tensor:
-            return call(config, batch, logprobs)[0]
-
-        assert_equal(ours, theirs, batch, f"{name}, batch {seed}")
+        assert_equal(ours, caller(config, batch), batch, f"{name}, batch {seed}")
 
 
-# ours, its parameters, verl's own, its settings and aggregation
+# One per aggregation and level of the ratio; tests/peers has the others. Ours, its parameters, verl's own, its settings
+# and its aggregation.
 SHARED: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], str]] = {
-    "ppo": ("fspo.ppo", {"dual_clip": 3.0}, "vanilla", {}, "token-mean"),
-    "grpo": ("fspo.grpo", {}, "vanilla", {"clip_ratio_c": 1e12}, "seq-mean-token-mean"),
-    "gspo": ("fspo.gspo", {}, "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}, "seq-mean-token-mean"),
-    "sapo": ("fspo.sapo", {}, "sapo", {}, "seq-mean-token-mean"),
-    "cispo": (
-        "fspo.cispo", {"ratio_low": 0.8, "ratio_high": 1.28},
-        "cispo", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}, "token-mean",
-    ),
-}  # fmt: skip
+    "ppo": ("ppo", {"dual_clip": 3.0}, "vanilla", {}, "token-mean"),
+    "grpo": ("grpo", {}, "vanilla", {"clip_ratio_c": 1e12}, "seq-mean-token-mean"),
+    "gspo": ("gspo", {}, "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}, "seq-mean-token-mean"),
+}
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "corrected for the sampler"])
@@ -105,65 +106,24 @@ def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool
         shape = (len(batch.mask), 1) if case == "gspo" else batch.mask.shape
         weights = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         weights = weights.expand_as(batch.mask)
-        options = {"rollout_is_weights": weights} if weighted else {}
+        options: dict[str, Any] = {"rollout_is_weights": weights} if weighted else {}
         ours_config = actor(name, parameters)
         ours_config.global_batch_info.update(info)
         theirs_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
         theirs_config.global_batch_info.update(info)
-
-        def ours(
-            logprobs: torch.Tensor,
-            batch: Inputs = batch,
-            config: ActorConfig = ours_config,
-            options: dict[str, Any] = options,
-        ) -> torch.Tensor:
-            return call(config, batch, logprobs, **options)[0]
-
-        def theirs(
-            logprobs: torch.Tensor,
-            batch: Inputs = batch,
-            config: ActorConfig = theirs_config,
-            options: dict[str, Any] = options,
-        ) -> torch.Tensor:
-            return call(config, batch, logprobs, theirs_name, loss_agg_mode=aggregation, **options)[0]
-
-        assert_equal(ours, theirs, batch, f"{case}, batch {seed}")
+        theirs = caller(theirs_config, batch, theirs_name, loss_agg_mode=aggregation, **options)
+        assert_equal(caller(ours_config, batch, **options), theirs, batch, f"{case}, batch {seed}")
 
 
 def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
     batch = random_batch(3, positions=8)
     values = torch.randn(batch.mask.shape, dtype=torch.float64)
     options = {"old_log_prob": batch.old_logprobs, "log_prob": batch.logprobs, "response_mask": batch.mask}
-    loss, _ = get_policy_loss_fn("fspo.ppo")(**options, advantages=values, config=actor("fspo.ppo"))
+    loss, _ = get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("ppo"))
     expected = fspo.objectives.get("ppo")(batch.logprobs, batch.old_logprobs, values, batch.mask).loss
     assert float(loss) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match="weighs whole responses"):
         get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("fspo"))
-
-
-def test_a_batch_without_a_trained_token_has_no_gradient_and_no_metrics() -> None:
-    config, batch = actor("fspo", updates=1), random_batch(0)
-    batch.mask[:] = False
-    logprobs = batch.logprobs.requires_grad_()
-    loss, metrics = call(config, batch, logprobs)
-    loss.backward()
-    assert float(loss.detach()) == 0
-    assert logprobs.grad is not None
-    assert not logprobs.grad.any()
-    assert metrics == {}
-    assert tracker_of(config).step == 2
-
-
-def test_calls_under_no_grad_are_not_recorded() -> None:
-    batch, config = random_batch(0), actor("fspo", updates=1)
-    with torch.no_grad():
-        loss, metrics = call(config, batch, batch.logprobs)
-    assert math.isfinite(loss)
-    assert metrics == {}
-    tracker = tracker_of(config)
-    assert (tracker.step, tracker.update) == (1, 0)
-    call(config, batch, batch.logprobs)
-    assert (tracker.step, tracker.update) == (2, 0)
 
 
 # --- ranks and micro-batches -----------------------------------------------------------------------------------------
@@ -183,13 +143,6 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-9, abs=1e-12)
         torch.testing.assert_close(torch.tensor(a["gradient"]), torch.tensor(b["gradient"]), rtol=1e-9, atol=1e-12)
         assert a["metrics"] == pytest.approx(b["metrics"], rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("micro", [1, 7])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_split_into_micro_batches_gives_the_same_updates(case: Any, micro: int) -> None:
-    rows = torch.arange(ROWS)
-    same(train(actor(*case), rows, 1, ROWS), train(actor(*case), rows.flip(0), 1, micro))
 
 
 @pytest.mark.slow
@@ -262,16 +215,6 @@ def test_without_state_ranks_may_have_any_share_of_the_rows(objective: dict[str,
         assert metrics.keys() == {"actor/fspo/clip_rate"}
     tracker = tracker_of(config)
     assert (tracker.step, tracker.update, tracker._parts) == (1, 0, [])
-
-
-def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
-    updates = train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)
-    measured = [f["metrics"]["actor/fspo/mu"] for f in updates]
-    used = [f["metrics"]["actor/fspo/drift"] for f in updates]
-    assert used[:2] == pytest.approx([0, measured[0]], rel=1e-12)
-    assert used[2:] == pytest.approx(measured[:-2], rel=1e-12)
-    for k in range(1, 4):
-        assert 0 <= updates[0]["metrics"][f"actor/fspo/clip_by_length/{k}"] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -354,15 +297,16 @@ def test_advantages_are_ours(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"loss_mode": "fspo.gsop"}, "did you mean 'fspo.gspo'"),
+        ({"loss_mode": "gspo"}, "is not a loss of fspo: set loss_mode=fspo"),
         ({"updates": 0}, "updates = 0 must be the optimiser steps per rollout"),
         ({"objective": {"c_lwo": 0.1}}, "did you mean 'c_low'"),
-        ({"objective": {"kl": {"coef": 0.1}}}, "set actor.use_kl_loss instead"),
+        ({"objective": {"kl": {"coef": 0.1}}}, "set actor_rollout_ref.actor.use_kl_loss instead"),
         ({"checkpoints": "saved"}, "checkpoints needs policy_loss.records"),
+        ({"loss_mode": "fspo.measure:gspo"}, "needs policy_loss.records"),
+        ({"loss_mode": "fspo.measure:gsop", "records": "run"}, "Unsupported loss mode: gsop"),
         ({"stateless": True, "records": "run"}, "leave policy_loss.records out"),
         ({"stateless": True, "objective": {"clip_rate": 0.1}}, "keeps no state: set clip_rate"),
         ({"stateless": True, "objective": {"drift": "kl"}}, "give drift='zero' or a number"),
-        ({"loss_mode": "fspo.gspo", "objective": {"name": "ppo"}}, "are two objectives: set loss_mode=fspo"),
     ],
 )
 def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], sentence: str) -> None:
@@ -383,15 +327,6 @@ def test_settings_of_the_actor_without_effect_are_refused(settings: dict[str, An
     with pytest.raises(ValueError, match=sentence):
         call(actor("fspo", **settings), batch, batch.logprobs)
     call(actor("fspo", loss_agg_mode="seq-mean-token-mean", use_kl_loss=True), batch, batch.logprobs)  # of verl's terms
-
-
-@pytest.mark.parametrize("name", ["gspo", HALVED])
-def test_an_objective_may_be_picked_by_name(name: str) -> None:
-    batch, config = random_batch(0), actor("fspo", {"name": name}, updates=1)
-    loss, _ = call(config, batch, batch.logprobs)
-    expected = fspo.objectives.get(name)(*batch.arguments()).loss
-    assert float(loss) == pytest.approx(float(expected))
-    assert float(loss) != pytest.approx(float(fspo.objectives.get("fspo")(*batch.arguments()).loss))
 
 
 def test_a_loss_needs_its_parameters() -> None:
@@ -418,12 +353,102 @@ def test_verl_finds_the_plug_in_by_its_entry_point(tmp_path: Path) -> None:
         "assert 'fspo' in POLICY_LOSS_REGISTRY and 'fspo.rloo' in ADV_ESTIMATOR_REGISTRY;"
         "assert POLICY_LOSS_REGISTRY['gspo'].__module__.startswith('verl.');"
         "assert not {'fspo.training', 'fspo.engines.updates', 'polars', 'helpers'} & set(sys.modules);"
-        "assert 'fspo.halved' in POLICY_LOSS_REGISTRY;"
         "from fspo.engines.verl import PolicyLoss;"
-        "assert PolicyLoss(loss_mode='fspo.halved', updates=1).build().reference_length == 2"
+        "assert PolicyLoss(objective={'name': 'halved'}, updates=1).build().reference_length == 2"
     )
     variables = environment(str(tmp_path))
     del variables["VERL_USE_EXTERNAL_MODULES"], variables["VERL_PLATFORM"]
     variables["PYTHONPATH"] = f"{tmp_path}:{variables['PYTHONPATH']}"
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+# --- the run folder: a resumed run goes on from it, and verl's own log is merged into it ------------------------------
+
+
+def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
+    rows, case = torch.arange(ROWS), ("fspo_adaptive", {"clip_rate": 0.3})
+    whole = train(actor(*case), rows, 1, 6)
+    train(actor(*case, records=str(tmp_path)), rows, 1, 6, rollouts=2)  # the second of them after its checkpoint
+    again = actor(*case, records=str(tmp_path), checkpoints=str(tmp_path / "global_step_1"))
+    for seed in (2, 3):
+        new, old, A, mask = update(seed)
+        again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
+        loss, _ = get_policy_loss_fn("fspo")(
+            old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=again
+        )
+        assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
+    assert pl.read_parquet(tmp_path / "records")["step"].to_list() == [1] * 2 * (ROWS - 1) + [2] * 2 * (ROWS - 1)
+    assert [line.step for line in read_lines(tmp_path, Metrics)] == [1, 2]
+
+
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
+    rows = torch.arange(ROWS)
+    train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
+    with pytest.raises(ValueError, match=r"resumes from step 7 .* has no state after that step"):
+        train(actor("fspo", records=str(tmp_path), checkpoints="/saved/global_step_7"), rows, 1, 6, rollouts=1)
+
+
+def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
+    """The same job three times: stopped before its first checkpoint, after it, and after a later step than that."""
+    run, saved = tmp_path / "run", tmp_path / "2026"
+    settings: dict[str, Any] = {"records": str(run), "checkpoints": str(saved)}
+    rows, steps = torch.arange(ROWS), []
+    for last in (0, 0, 2):
+        saved.mkdir(exist_ok=True)
+        (saved / "latest_checkpointed_iteration.txt").write_text(str(last))
+        train(actor("fspo", **settings), rows, 1, 6, rollouts=3)
+        steps.append([line.step for line in read_lines(run, Metrics)])
+    assert steps == [[1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]]
+    assert sorted(set(pl.read_parquet(run / "records")["step"])) == steps[-1]
+    with pytest.raises(ValueError, match="already holds a run"):  # another job, without a checkpoint yet
+        train(actor("fspo", records=str(run), checkpoints=str(tmp_path / "other")), rows, 1, 6)
+
+
+def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, run = tmp_path / "log.jsonl", tmp_path / "run"
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(log))
+    with pytest.raises(ValueError, match=r"run verl with trainer.logger"):
+        collect(log, run)
+    updates = train(actor("fspo", records=str(run)), torch.arange(ROWS), 1, 6)
+    logger = FileLogger("project", "experiment")
+    logger.log({"val-core/openai/gsm8k/acc/mean@2": 0.25, "val-aux/openai/gsm8k/reward/mean@2": 0.5}, step=0)
+    for step in (1, 2, 3):
+        data = {"actor/pg_loss": 0.1, "critic/score/mean": step / 4, "response_length/mean": np.float32(7.5)}
+        off = "training/off_policy/trajectory_staleness"
+        lags = {f"{off}/min": (0, 1, 0)[step - 1], f"{off}/mean": (0, 1, 0.25)[step - 1]}
+        lags[f"{off}_worst/max"] = (0, 1, 1)[step - 1]
+        logger.log(data | lags | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
+    logger.finish()
+    assert collect(log, run) == 3
+    merged = load(run)
+    assert [line.reward for line in merged.metrics] == [0.25, 0.5, 0.75]
+    assert [line.truncated for line in merged.metrics] == [0.5] * 3
+    assert merged.metrics[2].mu == pytest.approx(updates[5]["metrics"]["actor/fspo/mu"])
+    assert [line.total for line in merged.timings] == [2.0] * 3
+    assert merged.evaluations == [
+        Evaluated(step=0, split="openai/gsm8k", samples=2, accuracy=0.25, reward=0.5)
+    ]  # fmt: skip
+    # In optimiser steps, two per version of the weights; not known where the answers of a step differ.
+    ages = pl.read_parquet(run / "records").group_by("step").agg(pl.col("staleness").unique().sort()).sort("step")
+    assert ages["staleness"].to_list() == [[0, 1], [2, 3], [None]]
+    assert [line.model_dump()["lag"] for line in merged.metrics] == [0, 1, 0.25]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    collect(log, run)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert merged.objective == {"name": "fspo"}
+    assert merged.facts.engine == "verl"
+    assert assert_the_audit_agrees(run) > 0
+
+
+def test_a_wrong_count_of_updates_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "log.jsonl"))
+    train(actor("fspo", records=str(tmp_path / "run"), updates=1), torch.arange(ROWS), 1, 6, rollouts=6)
+    logger = FileLogger("project", "experiment")
+    for step in (1, 2, 3):  # of two updates each
+        logger.log({"actor/pg_loss": 0.1}, step=step)
+    logger.finish()
+    with pytest.raises(ValueError, match=r"records of 6 rollouts and log.jsonl 3 steps"):
+        collect(tmp_path / "log.jsonl", tmp_path / "run")

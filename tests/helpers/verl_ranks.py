@@ -18,25 +18,25 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
 from fspo import objectives
-from fspo.engines.verl.plugin import NAMES, PolicyLoss
+from fspo.engines.verl.plugin import PolicyLoss
 from helpers.custom_objective import HALVED
 
 ROWS, WIDTH = 24, 12
 
 
-# The name of the loss and the parameters of its objective: every objective, and those that learn from the batch twice.
+# The name and parameters of an objective: every one, and those that learn from the batch twice.
 CASES: list[tuple[str, dict[str, Any]]] = [
-    (name, {}) for name, own in NAMES.items() if objectives.get(own).additive
+    (name, {}) for name in objectives.names() if objectives.get(name).additive
 ] + [
     ("fspo", {"drift": "kl"}),
     ("fspo", {"drift": "kl", "clip_rate": 0.2}),
-    ("fspo", {"name": HALVED}),
+    (HALVED, {}),
 ]
 
 
 def actor(name: str, objective: dict[str, Any] | None = None, updates: int = 2, **settings: Any) -> ActorConfig:
     loss = {key: settings.pop(key) for key in ("records", "checkpoints", "stateless") if key in settings}
-    policy = PolicyLoss(loss_mode=name, objective=objective or {}, updates=updates, **loss)
+    policy = PolicyLoss(objective={"name": name} | (objective or {}), updates=updates, **loss)
     return ActorConfig(
         strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, **settings
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -28,7 +29,10 @@ from helpers.small_recipes import RECIPES, overrides
 
 STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # about a minute each on two quiet cores
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),
+    pytest.mark.timeout(1500),  # each takes minutes on two quiet cores
+]
 
 # What verl needs on a machine without accelerators, beside the platform.
 CPU = {
@@ -198,15 +202,9 @@ def test_its_shards_are_merged_and_exported(run: Path, folder: Path) -> None:
     assert any(not torch.equal(trained[name].float(), start[name]) for name in start)
 
 
-@pytest.mark.parametrize("bypass", [False, True])
-def test_answers_are_sampled_and_trained_on_at_the_same_time(bypass: bool, folder: Path, tmp_path: Path) -> None:
-    """The recipe as it is, and with the sampler's log-probs in place of recomputed ones."""
-    run = folder / f"async-{bypass}"
-    settings, more = overrides("qwen3-1.7b-math-async", tmp_path), dict[str, Any](ASYNC)
-    if bypass:
-        settings.append("objective={name: fspo, c_low: 0.5, c_high: 0.5}")
-        more["algorithm.rollout_correction.bypass_mode"] = True
-    train(folder, run, RECIPES / "qwen3-1.7b-math-async.yaml", [*settings, "steps=3"], more)
+def test_answers_are_sampled_and_trained_on_at_the_same_time(folder: Path, tmp_path: Path) -> None:
+    run, settings = folder / "async", overrides("qwen3-1.7b-math-async", tmp_path)
+    train(folder, run, RECIPES / "qwen3-1.7b-math-async.yaml", [*settings, "steps=3"], ASYNC)
     rows = pl.read_parquet(run / "records")
     assert rows.group_by("step", "update").len().sort("step", "update")["len"].to_list() == [4] * 6
     lines = load(run).metrics
@@ -218,15 +216,14 @@ def test_answers_are_sampled_and_trained_on_at_the_same_time(bypass: bool, folde
         ages = rows.filter(step=line.step)
         known = ages["update"] + 2 * int(worst) if mean == worst else [None] * len(ages)
         assert ages["staleness"].to_list() == list(known)
-    if not bypass:  # old log-probs of the weights that the step began with
-        assert max(abs(S) for S in rows.filter(update=0)["log_ratio"]) < 1e-3
+    # Old log-probs are of the weights that the step began with.
+    assert max(abs(S) for S in rows.filter(update=0)["log_ratio"]) < 1e-3
 
 
-# Settings of qwen3-1.7b-math are those of qwen3-8b-math without offloading and drift: one of the two is enough.
-@pytest.mark.parametrize("name", ["gsm8k-24gb", "qwen3-8b-math", "smollm2-chain-sum"])
-def test_a_recipe_runs(name: str, folder: Path, tmp_path: Path) -> None:
-    train(folder, folder / name, RECIPES / f"{name}.yaml", overrides(name, tmp_path))
-    rows = pl.read_parquet(folder / name / "records")
+def test_a_recipe_with_adapters_runs(folder: Path, tmp_path: Path) -> None:
+    """The other recipes have nothing of verl's that this one or the asynchronous one has not."""
+    train(folder, folder / "gsm8k", RECIPES / "gsm8k-24gb.yaml", overrides("gsm8k-24gb", tmp_path))
+    rows = pl.read_parquet(folder / "gsm8k" / "records")
     assert rows["step"].unique().sort().to_list() == [1, 2]
     assert len(rows) == 2 * 8
-    assert [line.step for line in load(folder / name).evaluations] == [0, 2]
+    assert [line.step for line in load(folder / "gsm8k").evaluations] == [0, 2]

@@ -36,7 +36,7 @@ def train(
     ] = False,
     report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
     engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = "local",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="write what the engine would be given, and stop")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
 ) -> None:
     """Train a policy. With no argument: a tiny model learns to count down, in minutes on two CPU cores.
 
@@ -48,10 +48,6 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
-    if engine == "verl" and not dry_run:
-        from fspo.engines.checkup import require_verl
-
-        require_verl()
     if engine == "local" and not dry_run:
         from fspo.training import processes
 

@@ -1,4 +1,4 @@
-"""What any other trainer needs: refusals, the sampler's rule, model and prompts in its format, jobs for elsewhere.
+"""What any other trainer needs: refusals, the sampler's rule, model and prompts in its format.
 
 Importing this module imports neither torch nor another trainer, and tasks with the first function that needs them.
 """
@@ -8,16 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 import fspo
-from fspo.engines.verl import loss_mode
-from fspo.files import replace_file
 
 if TYPE_CHECKING:
     from fspo import TrainConfig
@@ -26,7 +21,6 @@ CLIP_NORM = 1.0
 """The largest gradient norm where none is given: these trainers have a fixed limit only, and this is their default."""
 
 PROMPT = 1024  # longest prompt in tokens; longer ones are left out
-
 
 LOCAL = (
     "rollout.staleness", "rollout.precision", "rollout.cache_gib", "update.clip_ratio", "update.all_rows",
@@ -53,6 +47,11 @@ def refuse(config: TrainConfig, engine: str, *more: str) -> None:
             f"update.minibatches = {config.update.minibatches} must divide rollout.prompts = "
             f"{config.rollout.prompts} with --engine {engine}: its minibatches are equal"
         )
+
+
+def loggers(config: TrainConfig) -> list[str]:
+    """The experiment trackers that the run logs to, by the names that TRL and verl have for them."""
+    return [name for name in ("tensorboard", "wandb", "trackio", "mlflow") if getattr(config.log, name)]
 
 
 # --- the sampler: the whole distribution, and a correction that is fair over lengths ----------------------------------
@@ -140,74 +139,6 @@ def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:
     return [{"prompt": e.prompt, "task": e.task, "index": e.index} for e in examples]
 
 
-# --- jobs for another machine -----------------------------------------------------------------------------------------
-
-RUN = "@RUN@"  # the run folder, where only the machine that runs the job knows it; no shell quotes any character of it
-
-
-@contextmanager
-def job_folder(folder: Path) -> Iterator[Path]:
-    """A scratch folder that takes the place of `folder` if all goes well: a failed dry run leaves nothing."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        earlier = (folder / "job.yaml").is_file() and not (folder / "config.yaml").exists()
-        if not earlier:
-            raise ValueError(f"{folder} exists already and is no dry run: choose another --out")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        made = Path(scratch) / folder.name
-        made.mkdir()
-        yield made
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(made, folder)
-
-
-def write_job(config: TrainConfig, folder: Path, engine: str, commands: Sequence[str]) -> None:
-    """A run that is started elsewhere: its configuration, job.yaml, and a script that runs `commands`, run.sh.
-
-    Data files with relative paths are copied into the folder. The folder does not hold a run until the script began.
-    """
-    values = config.model_dump(mode="json")
-    values["task"] = _with_files(fspo.tasks.spec(fspo.tasks.get(config.task)), folder)
-    if config.eval.task is not None:
-        values["eval"]["task"] = _with_files(fspo.tasks.spec(fspo.tasks.get(config.eval.task)), folder)
-    path = Path(start_path(config, Path(RUN)))
-    if path.is_dir() and not path.is_absolute():
-        raise ValueError(
-            f"model.path = {config.model.path!r} is a relative folder, which another machine does not have: give an "
-            "absolute path that it has too, or a name of the hub"
-        )
-    replace_file(folder / "job.yaml", yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    code = [name for spec in (values["task"], values["eval"]["task"]) for name in fspo.tasks.code_in(spec)]
-    modules = [name for name in (*code, config.objective["name"]) if ":" in name]
-    extras = {"trl": "trl,tasks", "verl": "verl,vllm,tasks"}[engine]
-    lines = [
-        "#!/bin/sh",
-        "# Written by `fspo train --dry-run`. Copy this folder to the machine that trains, or to a disk that it sees.",
-        f"# It needs: pip install 'fspo[{extras}]=={fspo.__version__}'",
-        *(f"# It needs the module of {name} on its path." for name in modules),
-        "# To resume after a stop, run this script again: it goes on from the last checkpoint in this folder.",
-        "set -eu",
-        'RUN=$(cd "$(dirname "$0")" && pwd)',
-        *commands,
-    ]
-    script = replace_file(folder / "run.sh", "\n".join(lines) + "\n")
-    script.chmod(0o755)
-
-
-def _with_files(spec: Any, folder: Path) -> Any:
-    """A task as written, with its files of relative paths copied to `folder`/data and named as `$RUN`/data."""
-    if isinstance(spec, Mapping):
-        return {key: _with_files(value, folder) for key, value in spec.items()}
-    if isinstance(spec, list):
-        return [_with_files(value, folder) for value in spec]
-    if not isinstance(spec, str) or Path(spec).is_absolute() or not Path(spec).is_file():
-        return spec
-    name = spec.replace("..", "").replace("/", "-").lstrip("-")
-    (folder / "data").mkdir(exist_ok=True)
-    shutil.copy(spec, folder / "data" / name)
-    return f"{RUN}/data/{name}"
-
-
 # --- settings to paste ------------------------------------------------------------------------------------------------
 
 
@@ -221,8 +152,8 @@ def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str
     ours = [f"objective.name={name}", *(f"objective.{key}={value}" for key, value in numbers.items())]
     arguments = ",\n".join(f'        "{key}": {value}' for key, value in numbers.items())
     loss = "actor_rollout_ref.actor.policy_loss"
-    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode={loss_mode(name)}"]
-    verl += [f"+{loss}.updates={updates}", *(f"+{loss}.objective.{key}={value}" for key, value in numbers.items())]
+    verl = [f"{loss}._target_=fspo.engines.verl.PolicyLoss", f"{loss}.loss_mode=fspo", f"+{loss}.updates={updates}"]
+    verl += [f"+{loss}.objective.name={name}", *(f"+{loss}.objective.{key}={value}" for key, value in numbers.items())]
     return {
         "fspo": " \\\n".join(ours),
         "TRL": f'FSPOConfig(\n    objective="{name}",\n    objective_args={{\n{arguments}\n    }},\n)',

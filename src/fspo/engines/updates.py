@@ -9,7 +9,7 @@ estimate, the state of an adaptive objective and the metrics are the same on eve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -110,22 +110,6 @@ class UpdateTracker(Recorder):
         }
         self.objective.load_state_dict(state.objective)
         self._begin(state.step)
-
-
-@torch.no_grad()
-def rounded_away(parameters: Iterable[torch.nn.Parameter], lr: float) -> float:
-    """The share of half-precision weights that an update of size `lr`, as Adam makes it, would leave as they are.
-
-    Estimated from some weights of each parameter; other weights count as moved.
-    """
-    lost = seen = 0
-    for p in parameters:
-        weights = p.detach().flatten()[:: max(1, p.numel() // 4096)].abs().float()
-        seen += weights.numel()
-        if p.dtype in (torch.bfloat16, torch.float16):
-            half_a_unit = torch.finfo(p.dtype).eps / 4  # of a weight, at least, between one number and the next
-            lost += int((weights * half_a_unit > lr).sum())
-    return lost / max(1, seen)
 
 
 def _mean(values: list[float]) -> float:

@@ -17,18 +17,7 @@ from typing import Any
 
 from fspo import tasks
 from fspo.config import TrainConfig
-from fspo.engines.translate import (
-    CLIP_NORM,
-    PROMPT,
-    RUN,
-    is_chat,
-    job_folder,
-    refuse,
-    rows,
-    start,
-    start_path,
-    write_job,
-)
+from fspo.engines.translate import CLIP_NORM, PROMPT, is_chat, loggers, refuse, rows, start, start_path
 from fspo.model.loading import Policy, end_ids, set_threads
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
@@ -39,7 +28,7 @@ from fspo.training.stopping import RunInterruptedError, interrupts
 def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     """The arguments of `FSPOConfig`; `engines.trl` overrides the translation."""
     refuse(config, "trl")
-    rollout, update, log = config.rollout, config.update, config.log
+    rollout, update = config.rollout, config.update
     objective = dict(config.objective)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     answers, left = divmod(rollout.prompts * rollout.group // update.minibatches, processes)  # per optimiser step
@@ -50,7 +39,6 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
     micro = max(size for size in range(1, min(most, answers) + 1) if answers % size == 0)
     updates = update.epochs * update.minibatches
     constant = "constant_with_warmup" if update.lr_warmup else "constant"
-    trackers = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio, "mlflow": log.mlflow}
     translated = {
         "output_dir": str(folder / "checkpoints"), "records": str(folder), "objective": objective.pop("name"),
         "objective_args": objective, "advantage": config.advantage, "seed": config.seed,
@@ -66,29 +54,16 @@ def arguments(config: TrainConfig, folder: Path) -> dict[str, Any]:
         "use_cpu": config.model.device == "cpu", "gradient_checkpointing": False,
         # Float32 weights and bfloat16 products: bfloat16 weights would round most updates away.
         "bf16": config.model.dtype == "bfloat16", "model_init_kwargs": {"dtype": "float32"},
-        "report_to": [name for name, wanted in trackers.items() if wanted] or "none",
+        "report_to": loggers(config) or "none",
     }  # fmt: skip
     return translated | config.engines.trl
 
 
 def dry_run(config: TrainConfig, folder: Path) -> str:
-    """Write the configuration and a script for another machine; returns what TRL's trainer would be given."""
-    lines = [f"    {name}={value!r}," for name, value in arguments(config, folder).items()]
-    launch = 'torchrun --nproc_per_node "${DEVICES:-1}" -m fspo train'
-    script = [
-        "# DEVICES=8 ./run.sh trains on 8 devices; for a sharded model use accelerate launch in the place of torchrun.",
-        'if [ -f "$RUN/config.yaml" ]; then',
-        f'  {launch} --out "$RUN" --resume --engine trl',
-        "else",
-        f'  sed "s|{RUN}|$RUN|g" "$RUN/job.yaml" > "$RUN/here.yaml"',
-        f'  {launch} "$RUN/here.yaml" --engine trl --out "$RUN"',
-        "fi",
-    ]
-    with job_folder(folder) as made:
-        write_job(config, made, "trl", script)
-    return "\n".join([f"# written to {folder / 'run.sh'}; copy {folder} to the machine that trains", "FSPOTrainer(",
-                      f"    model={start_path(config, folder)!r},", "    args=FSPOConfig(",
-                      *("    " + line for line in lines), "    ),", ")"])  # fmt: skip
+    """What TRL's trainer would be given."""
+    lines = [f"        {name}={value!r}," for name, value in arguments(config, folder).items()]
+    model = f"    model={start_path(config, folder)!r},"
+    return "\n".join(["FSPOTrainer(", model, "    args=FSPOConfig(", *lines, "    ),", ")"])
 
 
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:

@@ -9,7 +9,6 @@ are refused (`REPLACED`), so that none is silently ignored.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from trl import GRPOConfig, GRPOTrainer
 from fspo import advantages, objectives
 from fspo.engines.adapters import refuse_unsloth
 from fspo.engines.translate import BAND, NEUTRAL, RULE, refuse_cut
-from fspo.engines.trl.records import correction, log, settings_of, trained, updates_of
-from fspo.engines.updates import UpdateTracker, rounded_away
+from fspo.engines.trl.records import log, settings_of, trained, updates_of
+from fspo.engines.updates import UpdateTracker
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
@@ -33,9 +32,9 @@ from fspo.runs.recorder import loggable
 REPLACED = (  # settings of TRL's own losses that no objective reads
     "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",
     "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg",
-    "top_entropy_quantile", "off_policy_mask_threshold", "use_adaptive_entropy",
+    "top_entropy_quantile", "off_policy_mask_threshold", "use_adaptive_entropy", "vllm_importance_sampling_mode",
+    "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min",
 )  # fmt: skip
-SAMPLER = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "clip_min")]
 
 
 @dataclass
@@ -99,30 +98,17 @@ class FSPOConfig(GRPOConfig):
         mismatch = self.make_objective().mismatch
         return RULE if self.use_vllm and mismatch is not None and mismatch == objectives.Mismatch(**BAND) else ""
 
-    @property
-    def updates(self) -> int:
-        """Optimiser steps per rollout."""
-        return updates_of(self)
-
     def make_objective(self) -> objectives.Objective:
         """The objective, with the settings of TRL that it has too."""
         given: dict[str, Any] = dict(self.objective_args or {})  # type: ignore[arg-type]
-        settings = self._translated()
-        objective = objectives.get(self.objective, **(settings | given))
+        objective = objectives.get(self.objective, **(self._translated() | given))
         if self.beta and objective.kl is not None and objective.kl.coef != self.beta:
             raise ValueError(f"beta = {self.beta} and kl in objective_args are both KL penalties: give one of them")
         if self.entropy_coef and objective.entropy_coef != self.entropy_coef:
             raise ValueError(
                 f"entropy_coef = {self.entropy_coef} and the one in objective_args differ: give one of them"
             )
-        if "mismatch" in given and "mismatch" in settings and (changed := self.changed_correction):
-            raise ValueError(f"{changed[0]} and mismatch in objective_args are the same rule: give one of them")
         return objective
-
-    @property
-    def changed_correction(self) -> list[str]:
-        """The settings of TRL's own correction of vLLM's mismatch that were changed: its rule is used then."""
-        return [name for name in SAMPLER if getattr(self, name) != getattr(GRPOConfig, name)]
 
     def _translated(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
@@ -134,14 +120,11 @@ class FSPOConfig(GRPOConfig):
             settings["max_length"] = self.max_completion_length
         if self.use_vllm and self.vllm_importance_sampling_correction:
             settings["mismatch"] = dict(BAND)
-        if "mismatch" in settings and self.changed_correction:
-            settings["mismatch"] = correction(self)
         return settings
 
 
 # --- the trainer -----------------------------------------------------------------------------------------------------
 
-MOST_ROUNDED = 0.05  # share of weights that may be lost to rounding without a warning
 STATE = "fspo.json"  # in a checkpoint's folder: what the tracker has learnt
 
 # Inputs of models that read more than text.
@@ -176,24 +159,9 @@ class FSPOTrainer(GRPOTrainer):
         self.objective = config.make_objective()
         if self.objective.mismatch is not None and not config.use_vllm and self.rollout_func is None:
             raise ValueError("mismatch needs the sampler's log-probs: set use_vllm, or leave it out of objective_args")
-        if not config.changed_correction:  # ours replaces TRL's, whose range is the same for every length
-            self.vllm_importance_sampling_correction = False
-        if config.updates == 1 and self.accelerator.is_main_process:
-            warnings.warn(
-                "one optimiser step per rollout: the ratio is 1 and clipping cannot act; raise num_iterations or "
-                "steps_per_generation",
-                stacklevel=2,
-            )
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        shards = self.is_deepspeed_enabled or self.is_fsdp_enabled  # which keep float32 copies of their own
-        if not shards and (lost := rounded_away(trained, config.learning_rate)) > MOST_ROUNDED:
-            warnings.warn(
-                f"the weights are in half precision, and at learning_rate = {config.learning_rate:g} rounding undoes "
-                f"the updates of about {lost:.0%} of them: load the model in float32 and set bf16=True",
-                stacklevel=2,
-            )
+        self.vllm_importance_sampling_correction = False  # ours replaces TRL's, whose range is the same for all lengths
         folder = config.records or f"{config.output_dir}/fspo"
-        self.tracker = UpdateTracker(self.objective, config.updates, None if folder == "none" else folder)
+        self.tracker = UpdateTracker(self.objective, updates_of(config), None if folder == "none" else folder)
         self.describe_run = True  # write config.yaml and run.json when training begins
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # metrics of the answers of the last rollout

@@ -3,13 +3,12 @@
     actor_rollout_ref.actor.policy_loss._target_=fspo.engines.verl.PolicyLoss
     actor_rollout_ref.actor.policy_loss.loss_mode=fspo
     +actor_rollout_ref.actor.policy_loss.updates=4
-    +actor_rollout_ref.actor.policy_loss.objective.c_low=0.05
+    +actor_rollout_ref.actor.policy_loss.objective={name:fspo,c_low:0.05}
     algorithm.adv_estimator=fspo.rloo
 
-Importing this module registers them under the names that `loss_mode` and `adv_estimator` give; verl does so in every
-process through the entry point `fspo` of the group `verl.plugins`. An objective of another module is picked by
-`policy_loss.objective.name=module:Class` with `loss_mode=fspo`. `loss_mode=fspo.measure:NAME` is the loss that verl has
-under NAME, unchanged, with what it clips in the run folder `policy_loss.records`.
+Importing this module registers the loss, and every advantage as `fspo.NAME`; verl does so in every process through the
+entry point `fspo` of the group `verl.plugins`. `loss_mode=fspo.measure:NAME` is the loss that verl has under NAME,
+unchanged, with what it clips in the run folder `policy_loss.records`.
 
 verl calls a loss once per micro-batch and rank, and gives it no process group. A rank knows how many rows of an update
 it gets, and counts them: the last rows come in the same micro-batch on all ranks, and with them the update is closed
@@ -30,19 +29,20 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import advantages, objectives
 from fspo.engines.adapters import fixed
-from fspo.engines.verl import EVERY_RANK, OWN_OPTIONS, adv_estimator, last_step, loss_mode, refuse_layout
+from fspo.engines.verl import last_step, refuse_own_options
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
-from fspo.settings import hint
-
-NAMES = {loss_mode(name): name for name in objectives.names()}
-"""Objectives by their names in verl."""
 
 MEASURED = "fspo.measure:"
 """Before the name of a loss of verl's: that loss, with records."""
 
 UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
 """Settings of verl's own losses: the parameters of an objective are in `policy_loss.objective`."""
+
+EVERY_RANK: dict[str, Any] = {
+    "pipeline_model_parallel_size": 1, "pipeline_parallel_size": 1, "pp_size": 1, "dynamic_context_parallel": False,
+}  # fmt: skip
+"""Settings of verl's engines that give some ranks no loss, or give rows to several ranks; and where they do not."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class PolicyLoss(PolicyLossConfig):
     _mutable_fields = PolicyLossConfig._mutable_fields | {"_actor"}
 
     loss_mode: str = "fspo"
-    objective: dict[str, Any] = field(default_factory=dict)  # parameters; with loss_mode=fspo also a `name`
+    objective: dict[str, Any] = field(default_factory=dict)  # its parameters, and its `name`; default fspo
     updates: int = 0  # optimiser steps per rollout: ppo_epochs * train_batch_size / ppo_mini_batch_size
     records: str | None = None  # the run folder that is written, for `fspo report`
     checkpoints: str | None = None  # where verl resumes from: trainer.default_local_dir, or a global_step_N
@@ -86,27 +86,15 @@ class PolicyLoss(PolicyLossConfig):
         """verl's name of the loss that is recorded; empty for a loss of this package."""
         return self.loss_mode.removeprefix(MEASURED) if self.loss_mode.startswith(MEASURED) else ""
 
-    @property
-    def objective_name(self) -> str:
-        """The name of the objective in this package, or module:Class."""
-        if self.loss_mode not in NAMES:
-            raise ValueError(
-                f"policy_loss.loss_mode = {self.loss_mode!r} is not a loss of fspo{hint(self.loss_mode, NAMES)}"
-            )
-        name: str = self.objective.get("name", NAMES[self.loss_mode])
-        if self.loss_mode != "fspo" and name != NAMES[self.loss_mode]:
-            raise ValueError(
-                f"policy_loss.objective.name = {name!r} and loss_mode = {self.loss_mode!r} are two objectives: "
-                "set loss_mode=fspo"
-            )
-        return name
-
     def build(self) -> Objective:
         """A new objective with these parameters."""
-        name = self.objective_name
-        for option in OWN_OPTIONS.keys() & self.objective:
-            raise ValueError(f"policy_loss.objective.{option} is an option of verl: set {OWN_OPTIONS[option]} instead")
-        return objectives.get(name, **{key: value for key, value in self.objective.items() if key != "name"})
+        if self.loss_mode != "fspo":
+            raise ValueError(
+                f"policy_loss.loss_mode = {self.loss_mode!r} is not a loss of fspo: set loss_mode=fspo, and give the "
+                "name of the objective as policy_loss.objective.name"
+            )
+        refuse_own_options(self.objective)
+        return objectives.get(**{"name": "fspo"} | self.objective)
 
     def actor(self, config: ActorConfig) -> _Actor:
         """The one actor that trains with these parameters in this process."""
@@ -156,7 +144,8 @@ class _Actor:
         writer = self.tracker.writer
         if writer is not None and not written:
             given = objective.model_dump(mode="json", exclude_unset=True)
-            writer.describe({"objective": {"name": policy.objective_name, **given}, **known}, engine="verl")
+            name = policy.objective.get("name", "fspo")
+            writer.describe({"objective": {"name": name, **given}, **known}, engine="verl")
 
     def loss(
         self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
@@ -221,8 +210,12 @@ def _check(policy: PolicyLoss, config: ActorConfig) -> None:
         raise ValueError(
             f"policy_loss.updates = {policy.updates} must be a multiple of ppo_epochs = {config.ppo_epochs}"
         )
-    if not policy.stateless:
-        refuse_layout({name: getattr(config.engine, name, default) for name, default in EVERY_RANK.items()})
+    for name, plain in EVERY_RANK.items():
+        if not policy.stateless and (value := getattr(config.engine, name, plain)) != plain:
+            raise ValueError(
+                f"{name} = {value} is possible with policy_loss.stateless=true only (a fixed band, no records): "
+                "otherwise every rank must see the loss of its own share of the rows"
+            )
     if policy.measured:
         return
     standard = {name: spec.default for name, spec in ActorConfig.__dataclass_fields__.items()}
@@ -244,7 +237,7 @@ def policy_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """verl's policy loss of every name in `NAMES`; all tensors are (B, T)."""
+    """verl's policy loss `fspo`; all tensors are (B, T)."""
     policy, mask = _parameters(config), response_mask.bool()
     A = masked(advantages, mask)
     rows = torch.where(mask, A, -torch.inf).amax(-1)
@@ -312,7 +305,6 @@ def _estimator(name: str) -> Any:
 
 for _name in list(POLICY_LOSS_REGISTRY):
     register_policy_loss(f"{MEASURED}{_name}")(measured_loss)
-for _name in NAMES:
-    register_policy_loss(_name)(policy_loss)
+register_policy_loss("fspo")(policy_loss)
 for _name in advantages.names():
-    register_adv_est(adv_estimator(_name))(_estimator(_name))
+    register_adv_est(f"fspo.{_name}")(_estimator(_name))

@@ -1,41 +1,199 @@
 """`fspo train --engine verl`: the same configuration as a run of `verl.trainer.main_ppo`.
 
-The prompts become verl's Parquet files in the run folder, verl's reward workers call `compute_score`, which asks the
-task, and `collect` merges verl's own log into the run folder. What verl needs is checked before anything is written.
-Importing this module does not import verl. A script of a dry run calls it before and after verl:
+The settings become verl's (`overrides`), the prompts verl's Parquet files in the run folder; verl's reward workers call
+`compute_score`, which asks the task, and `collect` merges verl's own log into the run folder. Importing this module
+does not import verl, so that a dry run works without it. After a job of one's own, to merge verl's log:
 
-    python -m fspo.engines.verl.run begin FOLDER [CHECKPOINTS]    # prepares it and prints the step to go on from
-    python -m fspo.engines.verl.run end FOLDER                    # merges verl's log
+    python -m fspo.engines.verl.run FOLDER
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from fspo import tasks
+from fspo import objectives, tasks
 from fspo.config import TrainConfig, read
-from fspo.engines.checkup import require_verl, verl_environment
-from fspo.engines.translate import BAND, RULE, is_chat, start
-from fspo.engines.verl import last_step
-from fspo.engines.verl.job import command, dry_run, mismatch, overrides, write_prompts
+from fspo.engines.translate import (
+    BAND,
+    CLIP_NORM,
+    PROMPT,
+    RULE,
+    is_chat,
+    loggers,
+    refuse,
+    refuse_cut,
+    rows,
+    start,
+    start_path,
+)
+from fspo.engines.verl import last_step, refuse_own_options
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.runs import rows as row_files
+from fspo.settings import flat
 from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError, interrupts
 
-__all__ = ["collect", "compute_score", "dry_run", "train"]
+OPEN = 1e9  # above every weight that verl computes, whose logarithm it cuts at 20
+CORRECTION = "algorithm.rollout_correction"
+PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+
+
+def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resumed: int = 0) -> dict[str, Any]:
+    """verl's settings by name; `engines.verl` overrides the translation. `resumed` is the step to go on from.
+
+    `folder` is the run folder as verl's processes see it.
+    """
+    refuse(config, "verl", "model.threads", "log.samples")
+    own = flat(config.engines.verl)
+    for key, value in own.items():  # validation may cut the distribution
+        setting, _, name = key.lstrip("+~").rpartition(".")
+        if setting.startswith(ROLLOUT) and not setting.endswith("val_kwargs"):
+            refuse_cut({name: value}, f"engines.verl.{setting}.")
+    update, rollout, lora = config.update, config.rollout, config.model.lora
+    if update.schedule == "linear":
+        raise ValueError("update.schedule = 'linear' is not possible with --engine verl: use constant or cosine")
+    if update.token_budget < PROMPT + rollout.max_new_tokens:
+        raise ValueError(
+            f"update.token_budget = {update.token_budget} must be at least {PROMPT + rollout.max_new_tokens} with "
+            "--engine verl: a micro-batch holds the longest prompt and answer"
+        )
+    if lora and lora.alpha % 1:
+        raise ValueError(f"model.lora.alpha = {lora.alpha} is not possible with --engine verl: use a whole number")
+    refuse_own_options(config.objective)
+    correction, parameters = _objective(config)
+    precision = "fp32" if config.model.dtype == "float32" else "bf16"
+    translated: dict[str, Any] = {
+        "data.train_files": f"{folder}/train.parquet", "data.val_files": f"{folder}/eval.parquet",
+        "data.train_batch_size": rollout.prompts, "data.shuffle": False, "data.seed": config.seed,
+        "data.max_prompt_length": PROMPT, "data.max_response_length": rollout.max_new_tokens,
+        "data.filter_overlong_prompts": True,
+        "algorithm.adv_estimator": f"fspo.{config.advantage}",
+        f"{MODEL}.path": str(start_path(config, Path(folder))), f"{MODEL}.lora_rank": lora.rank if lora else 0,
+        **({f"{MODEL}.lora_alpha": int(lora.alpha)} if lora else {}),
+        **({} if chat else {f"{MODEL}.custom_chat_template": PLAIN}),
+        **correction,
+        **({f"{ROLLOUT}.calculate_log_probs": True} if own.get(f"{CORRECTION}.bypass_mode") else {}),
+        f"{ACTOR}.policy_loss._target_": "fspo.engines.verl.PolicyLoss", f"{ACTOR}.policy_loss.loss_mode": "fspo",
+        f"++{ACTOR}.policy_loss.updates": update.epochs * update.minibatches,
+        f"++{ACTOR}.policy_loss.records": str(folder), f"++{ACTOR}.policy_loss.checkpoints": f"{folder}/checkpoints",
+        f"++{ACTOR}.policy_loss.objective": parameters,
+        f"{ACTOR}.strategy": "fsdp2", f"{ACTOR}.ppo_epochs": update.epochs,
+        f"{ACTOR}.ppo_mini_batch_size": rollout.prompts // update.minibatches,
+        f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": update.token_budget,
+        f"{ACTOR}.shuffle": True, f"{ACTOR}.data_loader_seed": config.seed,
+        f"{ACTOR}.optim.lr": update.lr, f"{ACTOR}.optim.betas": list(update.betas),
+        f"{ACTOR}.optim.weight_decay": update.weight_decay, f"{ACTOR}.optim.clip_grad": update.clip_norm or CLIP_NORM,
+        f"{ACTOR}.optim.lr_scheduler_type": update.schedule, f"{ACTOR}.optim.lr_warmup_steps": update.lr_warmup,
+        f"++{ACTOR}.fsdp_config.mixed_precision.param_dtype": precision,
+        f"++{ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
+        f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.n": rollout.group, f"{ROLLOUT}.temperature": rollout.temperature,
+        f"{ROLLOUT}.dtype": config.model.dtype, f"{ROLLOUT}.seed": config.seed,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ROLLOUT}.val_kwargs.n": config.eval.samples,
+        f"{ROLLOUT}.val_kwargs.temperature": config.eval.temperature,
+        f"{ROLLOUT}.val_kwargs.do_sample": config.eval.temperature > 0,
+        "reward.custom_reward_function.path": "pkg://fspo.engines.verl.run",
+        "reward.custom_reward_function.name": "compute_score",
+        "+reward.custom_reward_function.reward_kwargs.folder": str(folder),
+        "trainer.device": config.model.device.partition(":")[0], "trainer.nnodes": 1, "trainer.n_gpus_per_node": 1,
+        "trainer.total_epochs": 100, "trainer.total_training_steps": config.steps,
+        "trainer.v1.separate_async.parameter_sync_step": update.minibatches,
+        "trainer.test_freq": config.eval.every, "trainer.val_before_train": not resumed,
+        "trainer.save_freq": config.checkpoint.every, "trainer.max_actor_ckpt_to_keep": config.checkpoint.keep,
+        "trainer.default_local_dir": f"{folder}/checkpoints",
+        "trainer.resume_mode": "auto",
+        "trainer.project_name": config.log.wandb or config.log.trackio or config.log.mlflow or "fspo",
+        "trainer.experiment_name": Path(folder).name, "hydra.run.dir": f"{folder}/hydra",
+        "trainer.logger": ["console", "file", *loggers(config)],
+    }  # fmt: skip
+    return translated | own
+
+
+def mismatch(config: TrainConfig) -> dict[str, Any] | None:
+    """The correction for vLLM's log-probs: the one given, else the default, else (None) what `engines.verl` says."""
+    own = [key for key in flat(config.engines.verl) if key.lstrip("+~").startswith(CORRECTION)]
+    given: dict[str, Any] | None = config.objective.get("mismatch")
+    if own and given is not None:
+        raise ValueError(f"objective.mismatch and {own[0]} in engines.verl are the same rule: give one of them")
+    return None if own else config.objective.get("mismatch", BAND)
+
+
+def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """verl's settings for the sampler's rule, and the parameters of the objective.
+
+    For a rule for the sampler verl has to compute the whole weights, from which the loss takes its own rule.
+    """
+    parameters = {key: value for key, value in config.objective.items() if key != "mismatch"}
+    kind = objectives.get_class(parameters["name"])
+    if not kind.__module__.startswith("fspo.objectives."):
+        # A class of another package has no name that is known in every process of verl, but all can import it.
+        parameters["name"] = f"{kind.__module__}:{kind.__qualname__}"
+    settings: dict[str, Any] = {}
+    if (rule := mismatch(config)) is not None:
+        parameters["mismatch"] = dict(rule)
+        settings |= {
+            f"{CORRECTION}.rollout_is": objectives.Mismatch(**rule).level,
+            f"{CORRECTION}.rollout_is_threshold": OPEN, f"{ROLLOUT}.calculate_log_probs": True,
+        }  # fmt: skip
+    return settings, parameters
+
+
+def command(settings: Mapping[str, Any]) -> list[str]:
+    """The command that starts verl with these settings."""
+    words = [f"{key}={_hydra(value)}" for key, value in settings.items()]
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *words]
+
+
+def _hydra(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_hydra(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_hydra, value)) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[\w./+%@-]+", value):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return json.dumps(value) if not isinstance(value, str) else value
+
+
+def write_prompts(config: TrainConfig, folder: Path) -> None:
+    """The prompts as verl reads them: train.parquet and eval.parquet."""
+    for name, spec, split, count in (
+        ("train", config.task, "train", config.steps * config.rollout.prompts),
+        ("eval", config.eval_task, config.eval.split, config.eval.prompts),
+    ):
+        table = [
+            {
+                "data_source": row["task"], "prompt": [{"role": "user", "content": row["prompt"]}],
+                "reward_model": {"style": "rule", "ground_truth": json.dumps([split, row["index"]])},
+                "extra_info": {"index": row["index"]},
+            }
+            for row in rows(spec, split, count)
+        ]  # fmt: skip
+        pl.DataFrame(table).write_parquet(folder / f"{name}.parquet")
+
+
+def dry_run(config: TrainConfig, folder: Path) -> str:
+    """The command that would start verl. A tokenizer without a chat template adds one more setting when it starts."""
+    words = command(overrides(config, folder.absolute(), config.model.chat is not False))
+    return " \\\n  ".join([shlex.join(words[:3]), *map(shlex.quote, words[3:])])
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
 
 
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:
@@ -44,68 +202,61 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 
     folder, observer = folder.absolute(), observer or Observer()
     overrides(config, folder)  # refuses before anything is written
-    require_verl(config)
+    require_installed(config)
     with claimed(folder, resume=resume):
-        resumed = begin(folder) if resume else 0
+        resumed = last_step(folder / "checkpoints") if resume else 0
+        if resume:
+            _collect(folder)  # verl begins a new log
+            RunWriter(folder).cut(resumed or -1)
         tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup, fresh=not resume))
         write_prompts(config, folder)
         RunWriter(folder).describe(config.model_dump(mode="json"), engine="verl")
         if mismatch(config) == BAND:
             observer.note(RULE)
         words = command(overrides(config, folder, is_chat(config, tokenizer.chat_template), resumed))
-        observer.note(f"verl writes to {folder / 'verl.log'}")
+        observer.note(f"verl writes to {folder / 'verl.log'}; fspo watch {folder} shows the steps")
         with (folder / "verl.log").open("a") as log:
             # In the working directory of this process, so that relative paths and modules are found.
             process = subprocess.Popen(words, env=os.environ | verl_environment(folder), stdout=log, stderr=log)
             with interrupts(Observer()) as asked_to_stop:
-                code = _follow(process, folder, observer, asked_to_stop)
+                while process.poll() is None and not asked_to_stop():
+                    time.sleep(1)
             if number := asked_to_stop():
                 process.send_signal(signal.SIGINT)
                 process.wait()
                 _collect(folder)
                 raise RunInterruptedError(last_step(folder / "checkpoints"), number)
-        if code:
-            raise ValueError(f"verl ended with exit code {code}: the reason is at the end of {folder / 'verl.log'}")
+        if process.returncode:
+            raise ValueError(
+                f"verl ended with exit code {process.returncode}: the reason is at the end of {folder / 'verl.log'}"
+            )
         collect(folder / "verl.jsonl", folder)
 
 
-def begin(folder: Path, checkpoints: Path | None = None) -> int:
-    """Prepare a run folder for the next start of verl, and return the step that it goes on from, 0 for the first.
+def require_installed(config: TrainConfig) -> None:
+    """Refuse a run for which a package is missing."""
+    sampler = flat(config.engines.verl).get(f"{ROLLOUT}.name", "vllm")
+    missing = [name for name in ("verl", "ray", sampler) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"--engine verl cannot start: {' and '.join(missing)} not installed (pip install 'fspo[verl]' {sampler})"
+        )
 
-    verl begins a new log, so the old one is merged first; what the folder has of later steps is written again.
-    """
-    _collect(folder)
-    resumed = last_step(checkpoints or folder / "checkpoints")
-    RunWriter(folder).cut(resumed or -1)
-    return resumed
+
+def verl_environment(folder: Path) -> dict[str, str]:
+    """What verl reads from the environment: the plug-in to import in every process, and where its logs go."""
+    modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "")
+    return {
+        "VERL_USE_EXTERNAL_MODULES": ",".join(filter(None, [modules, "fspo.engines.verl.plugin"])),
+        "VERL_FILE_LOGGER_PATH": f"{folder}/verl.jsonl",
+        "TENSORBOARD_DIR": f"{folder}/tensorboard",
+    }
 
 
 def _collect(folder: Path) -> None:
     """Merge verl's log into the run folder, if verl came as far as to begin one."""
     if (folder / "verl.jsonl").is_file():
         collect(folder / "verl.jsonl", folder)
-
-
-def _follow(
-    process: subprocess.Popen[bytes], folder: Path, observer: Observer, asked_to_stop: Callable[[], int]
-) -> int | None:
-    """Call the observer after every step, until verl ends or a signal asks it to; returns its exit code."""
-    shown = len(read_lines(folder, Metrics))
-    size = 0
-    while True:
-        try:
-            code = process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            code = None
-        path = folder / f"{Metrics.file}.jsonl"
-        if path.is_file() and path.stat().st_size != size:
-            size = path.stat().st_size
-            lines = read_lines(folder, Metrics)
-            for metrics in lines[shown:]:
-                observer.step(metrics, Timing(step=metrics.step))
-            shown = max(shown, len(lines))
-        if code is not None or asked_to_stop():
-            return code
 
 
 # --- verl's log and rewards ------------------------------------------------------------------------------------------
@@ -202,8 +353,4 @@ def _scorer(folder: str, split: str) -> tuple[tasks.Task, Scorer]:
 
 
 if __name__ == "__main__":
-    verb, place, *given = sys.argv[1], *map(Path, sys.argv[2:])
-    if verb == "begin":
-        print(begin(place, *given))
-    else:
-        collect(place / "verl.jsonl", place)
+    collect(Path(sys.argv[1]) / "verl.jsonl", sys.argv[1])
