@@ -86,9 +86,9 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
 
 
 def judged() -> list[dict[str, Any]]:
-    """Some rows of the hostile answers in the strict mode."""
+    """Some rows of the hostile answers."""
     lines = (Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl").read_text("utf-8").splitlines()
-    return [row for row in map(json.loads, lines) if row["mode"] == "boxed"][::40]
+    return [row for row in map(json.loads, lines) if not row.get("missed")][::40]
 
 
 @pytest.mark.usefixtures("no_process_left")
