@@ -3,7 +3,7 @@
 python benchmarks/verifier.py --data ../shared/data
 
 The labelled answers are the hostile corpus of the tests; GSM8K references in the renderings of models, with wrong ones
-beside them; MATH-500 references in eight renderings, and those of other problems of the same kind as wrong answers;
+beside them; MATH-500 references in seven renderings, and those of other problems of the same kind as wrong answers;
 lists, pairs, sets and intervals; and references of reasoning_gym, written as LaTeX by sympy. Everything is
 deterministic. To measure another commit, run this file with PYTHONPATH set to that commit's src.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fspo.tasks.verify import Mode, equal, reference
+from fspo.tasks.verify import equal, reference
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH = 64_000
@@ -31,7 +31,6 @@ RENDERINGS = (
     "#### %s",
     "The answer is $%s$.",
     "**Final Answer:** $%s$",
-    "Hence\n\\[ %s. \\]",
 )
 NOISE = ("1234567890", "{", "}", "\\", "\\boxed{", "\\boxed{5", "####", "<answer>", "<think>", "answer is ", "√½−π²")
 
@@ -42,7 +41,6 @@ class Case(NamedTuple):
     reference: str
     answer: str
     right: bool
-    mode: Mode = "boxed"
 
 
 def lines(path: Path) -> list[dict[str, str]]:
@@ -51,11 +49,7 @@ def lines(path: Path) -> list[dict[str, str]]:
 
 def hostile() -> list[Case]:
     rows = lines(ROOT / "tests" / "hostile" / "answers.jsonl")
-    return [Case(row["reference"], row["answer"], bool(row["right"]), mode(row["mode"])) for row in rows]
-
-
-def mode(name: str) -> Mode:
-    return "any" if name == "any" else "boxed"
+    return [Case(row["reference"], row["answer"], bool(row["right"])) for row in rows]
 
 
 def gsm8k(data: Path) -> Iterator[Case]:
@@ -156,7 +150,7 @@ def measure(name: str, cases: Sequence[Case], show: int) -> None:
     for k, case in enumerate(cases):
         if k % 500 == 0:
             print(f"{name}: {k} of {len(cases)}", file=sys.stderr, flush=True)
-        if equal(case.reference, case.answer, case.mode) is not case.right:
+        if equal(case.reference, case.answer) is not case.right:
             errors[case.right].append(case)
     seconds = time.process_time() - start
     rate = len(cases) / seconds
@@ -180,7 +174,7 @@ def speed() -> None:
     seconds = {}
     for part in NOISE:
         start = time.process_time()
-        equal("18", (part * LENGTH)[:LENGTH], "any")
+        equal("18", (part * LENGTH)[:LENGTH])
         seconds[part] = time.process_time() - start
     worst = max(seconds, key=lambda part: seconds[part])
     print(f"{LENGTH:,} characters that are no mathematics: {seconds[worst] * 1e3:.1f} ms at most ({worst!r} repeated)")

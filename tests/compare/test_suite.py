@@ -87,25 +87,25 @@ def test_seeds_take_turns_with_the_warm_starts() -> None:
     assert {(cell.warm, cell.warm_start) for cell in alone.test} == {(None, 0)}
 
 
-CONFIRM = {"stack": {"task": "stack"}}
+CONFIRM = {"brackets": {"task": "brackets"}}
 
 
 def test_confirming_tasks_come_last_and_a_shared_trial_is_chosen_without_them() -> None:
     alone = Plan(suite(confirm=CONFIRM))
-    assert [c.task for c in alone.test].index("stack") == sum(c.task != "stack" for c in alone.test)
-    assert {c.task for c in alone.tuning} == {"sort", "add", "stack"}
+    assert [c.task for c in alone.test].index("brackets") == sum(c.task != "brackets" for c in alone.test)
+    assert {c.task for c in alone.tuning} == {"sort", "add", "brackets"}
     plan = Plan(suite(confirm=CONFIRM, settings={"near": {}}, tuning={"shared": True}))
     assert {c.task for c in plan.tuning} == {"sort", "add"}
     scores = {("sort", 0): 0.9, ("sort", 1): 0.2, ("add", 0): 0.1, ("add", 1): 0.7}  # means 0.5 and 0.45
     rows = [row(c, scores[c.task, c.trial]) for c in plan.tuning]
     for method in ("fspo", "gspo"):
-        assert {plan.choose(rows)[task, "near", method] for task in ("sort", "add", "stack")} == {0}
+        assert {plan.choose(rows)[task, "near", method] for task in ("sort", "add", "brackets")} == {0}
     part = [r for r, c in zip(rows, plan.tuning, strict=True) if (c.task, c.method) != ("add", "fspo")]
     assert {place[2] for place in plan.choose(part)} == {"gspo"}
     ran = plan.cells(rows)
     assert len(ran) == plan.total
     assert {(c.task, c.trial) for c in ran if c.phase == "test" and c.method == "fspo"} == {
-        ("sort", 0), ("add", 0), ("stack", 0)}  # fmt: skip
+        ("sort", 0), ("add", 0), ("brackets", 0)}  # fmt: skip
 
 
 def test_trials_are_ranges_crossed_with_learning_rates() -> None:
@@ -166,7 +166,7 @@ def test_a_key_stays_while_its_run_stays() -> None:
     before = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(suite()).tuning + Plan(suite()).test}
     grown = suite(
         seeds=4, title="another", tasks={"sort": {"task": {"name": "sort", "n_max": 8}}, "add": {"task": "add"},
-        "stack": {"task": "stack"}},
+        "brackets": {"task": "brackets"}},
     )  # fmt: skip
     after = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
     assert before.items() < after.items()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import fspo.tasks as tasks
 from fspo.config import TrainConfig
 from fspo.tasks import Score, Scorer
-from helpers.plugins import printed, write_package
 
 MODULE = """
 from typing import ClassVar
@@ -36,17 +35,9 @@ class Repeat(Task):
         return float(completion == example.answer)
 
 
-class Plain:
-    pass
-
-
 class Outer:
     class Inner(Repeat):
         pass
-
-
-class Unnamed(Task):
-    summary: ClassVar[str] = "has no name"
 """
 
 
@@ -104,14 +95,11 @@ def test_a_class_of_a_module_is_a_task_with_parameters(module: str) -> None:
     assert "repeat" not in tasks.names()
 
 
-def test_a_class_that_cannot_be_a_task_is_refused_in_one_sentence(module: str) -> None:
-    """What all registries refuse is tested with the objectives."""
+def test_parameters_of_a_class_and_misspelt_sources_are_named(module: str) -> None:
+    """What all registries refuse, and entry points, are tested with the objectives."""
     assert refused({"name": f"{module}:Repeat", "mst": 3}) == (
         "task repeat has no parameter 'mst'; did you mean 'most'?"
     )
-    assert refused(f"{module}:Plain") == f"{module}:Plain is no task: it must be a class derived from Task"
-    assert refused(f"{module}:Unnamed") == f"{module}:Unnamed is no complete task: set its class attribute 'name'"
-    assert "cannot be loaded (ValueError: Empty module name)" in refused(":Repeat")
     assert refused("jsonll:train.jsonl").endswith("; did you mean 'jsonl'?")
 
 
@@ -132,32 +120,6 @@ def test_a_class_within_a_class_is_written_and_found_again(module: str) -> None:
 def test_an_example_is_checked(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         tasks.Example(**({"prompt": "a", "answer": None, "task": "t", "index": 0} | values))
-
-
-def test_a_registered_task_has_a_name_of_its_own(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fspo.tasks.registry.TASKS._classes", dict(tasks.registry.TASKS._classes))
-    repeat = type(tasks.get(f"{module}:Repeat"))
-    assert tasks.register(repeat) is repeat
-    assert tasks.get({"name": "repeat", "most": 2}).example("train", 1).answer == "aa"
-    assert tasks.summaries()["repeat"] == "repeat a letter: 3a -> aaa"
-
-
-def test_an_installed_package_adds_a_task_by_its_entry_point(tmp_path: Path) -> None:
-    entries = {"repeat": "other_tasks:Repeat", "plain": "other_tasks:Plain"}
-    write_package(tmp_path, "other_tasks", MODULE, "fspo.tasks", entries)
-    code = (
-        "import json, sys, fspo.tasks as t\n"
-        "known = t.names(); loaded = 'other_tasks' in sys.modules\n"
-        "task = t.get({'name': 'repeat', 'most': 2})\n"
-        "try: t.get('plain')\n"
-        "except ValueError as error: problem = str(error)\n"
-        "print(json.dumps([known[-2:], loaded, task.example('train', 1).answer, problem]))"
-    )
-    names, loaded, answer, problem = printed(code, tmp_path)
-    assert names == ["repeat", "plain"]
-    assert not loaded  # listing names imports no other package
-    assert answer == "aa"
-    assert problem == "plain is no task: it must be a class derived from Task"
 
 
 def test_a_task_is_its_parameters() -> None:

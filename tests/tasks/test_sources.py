@@ -1,9 +1,6 @@
 """Tasks from files, Hugging Face datasets and reasoning-gym: splits, comparison of answers, errors."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -86,9 +83,9 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
 
 
 def judged() -> list[dict[str, Any]]:
-    """Some rows of the hostile answers in the strict mode."""
+    """Some rows of the hostile answers."""
     lines = (Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl").read_text("utf-8").splitlines()
-    return [row for row in map(json.loads, lines) if row["mode"] == "boxed"][::40]
+    return [row for row in map(json.loads, lines) if not row.get("missed")][::40]
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -187,33 +184,12 @@ def test_reasoning_gym_sets_with_tables_or_open_answers_work(name: str) -> None:
     assert task.score(example, "nonsense") < 1.0
 
 
-def test_reasoning_gym_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasoning_gym_mistakes_are_named() -> None:
     pytest.importorskip("reasoning_gym")
-    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with pytest.raises(ValueError, match="no dataset 'chain_sums'; did you mean 'chain_sum'"):
         tasks.get("reasoning_gym:chain_sums")
-    with pytest.raises(ValueError, match="no parameter 'min_term'; did you mean 'min_terms'"):
-        tasks.get({"name": "reasoning_gym:chain_sum", "min_term": 2})
     with pytest.raises(ValueError, match="chain_sum refuses"):
         tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 9, "max_terms": 2})
-    with pytest.raises(ValueError, match="set PYTHONHASHSEED=0"):
-        tasks.get("reasoning_gym:ransom_note")
-
-
-@pytest.mark.slow
-def test_reasoning_gym_set_that_depends_on_the_hash_seed_repeats_once_it_is_fixed() -> None:
-    pytest.importorskip("reasoning_gym")
-    code = (
-        "import fspo.tasks as t\n"
-        "task = t.get('reasoning_gym:ransom_note'); e = task.example('train', 0); print(e.prompt)\n"
-        "with t.Scorer(task) as s: print(s.score([e], [e.solution])[0].value)"
-    )
-    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ":".join(sys.path)}
-    first, second = (
-        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout for _ in range(2)
-    )
-    assert first == second
-    assert first.endswith(b"1.0\n")
 
 
 def test_extraction() -> None:

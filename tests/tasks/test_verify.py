@@ -2,16 +2,15 @@
 
 import json
 import random
-import signal
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import fspo.tasks as tasks
-from fspo.tasks import Scorer
-from fspo.tasks.verify import MODES, Mode, equal, equality, final_answer, reference
+from fspo.tasks import verify
+from fspo.tasks.verify import equal, final_answer, reference
 
 CORPUS = Path(__file__).resolve().parents[1] / "hostile" / "answers.jsonl"
 LENGTH = 256_000
@@ -20,40 +19,35 @@ LENGTH = 256_000
 @pytest.fixture
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts do not depend on the speed of the machine."""
-    monkeypatch.setattr(equality, "SECONDS", 100.0)
+    monkeypatch.setattr(verify, "SECONDS", 100)
 
 
 @pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_hostile_answers(step: int) -> None:
-    """Rows are added when a wrong verdict is found; all of them hold today."""
+    """Rows are added when a wrong verdict is found. Those marked as missed are the errors of today."""
     rows = [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()][::step]
-    assert [row for row in rows if equal(row["reference"], row["answer"], row["mode"]) is not row["right"]] == []
+    wrong = [row for row in rows if equal(row["reference"], row["answer"]) is not row["right"]]
+    assert wrong == [row for row in rows if row.get("missed")]
 
 
-SPELLINGS: list[Callable[[str], str]] = [
-    lambda a: f"So \\boxed{{{a}}}",
-    lambda a: f"$\\boxed{{{a}.}}$",
-    lambda a: f"Thus\n\\[ \\boxed{{ {a} }}. \\]",
-    lambda a: f"<think>\\boxed{{-98765}}</think><answer>{a}</answer>",
-    lambda a: f"#### {a}",
-    lambda a: f"The answer is ${a}$.",
-    lambda a: f"**Final Answer:** ${a}$",
-    lambda a: f"Hence\n\\[ {a}. \\]",
-]
+SPELLINGS = (
+    "So \\boxed{%s}",
+    "$\\boxed{%s.}$",
+    "Thus\n\\[ \\boxed{ %s }. \\]",
+    "<think>\\boxed{-98765}</think><answer>%s</answer>",
+    "#### %s",
+    "The answer is $%s$.",
+    "**Final Answer:** $%s$",
+)
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("mode", MODES)
-def test_every_math_answer_equals_itself_in_several_spellings(mode: Mode, shared: Path) -> None:
+def test_every_math_answer_equals_itself_in_several_spellings_and_no_other(shared: Path) -> None:
     answers = [json.loads(line)["answer"] for line in (shared / "math500.jsonl").read_text().splitlines()]
-    cases = [(a, spell(a)) for a in answers for spell in SPELLINGS]
-    assert len(cases) == 4000
-    assert [case for case in cases if not equal(*case, mode)] == []
-
-
-def test_no_math_answer_equals_another(shared: Path) -> None:
-    answers = [json.loads(line)["answer"] for line in (shared / "math500.jsonl").read_text().splitlines()]
+    cases = [(answer, spelling % answer) for answer in answers for spelling in SPELLINGS]
+    assert len(cases) == 3500
+    assert [case for case in cases if not equal(*case)] == []
     others = answers[:]
     random.Random(0).shuffle(others)
     cases = [(a, f"\\boxed{{{b}}}") for a, b in zip(answers, others, strict=True) if a != b]
@@ -79,13 +73,6 @@ def test_every_gsm8k_solution_has_its_own_answer_and_no_other(shared: Path) -> N
         wrong += [(near, text)] if equal(near, text) else []
         wrong += [(gold, answer) for answer in false if equal(gold, answer) and gold != "0"]
     assert wrong == []
-
-
-def test_results_in_prose_count_in_the_lenient_mode_only(shared: Path) -> None:
-    solutions = [json.loads(line)["answer"] for line in (shared / "gsm8k_test.jsonl").read_text().splitlines()]
-    cases = [(reference(text), text.rsplit("####", 1)[0]) for text in solutions]
-    assert sum(equal(*case, "any") for case in cases) > 0.95 * len(cases)
-    assert sum(equal(*case, "boxed") for case in cases) < 0.05 * len(cases)
 
 
 def filled(part: str) -> str:
@@ -119,14 +106,13 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_no_long_answer_is_costly(mode: Mode) -> None:
+def test_no_long_answer_is_costly() -> None:
     """Quadratic time would be minutes for a text of this length; linear time is milliseconds."""
     equal("x", "\\boxed{1}")  # imports
     for what, text in NOISE.items():
         for gold in ("18", "(1,2)"):
             start = time.thread_time()
-            assert not equal(gold, text, mode), what
+            assert not equal(gold, text), what
             assert time.thread_time() - start < 10.0, what
 
 
@@ -151,55 +137,32 @@ def test_no_long_answer_is_costly(mode: Mode) -> None:
     ],
 )
 def test_what_sympy_would_not_finish_is_not_parsed(bomb: str) -> None:
-    assert not equality._readable(bomb)
+    assert not verify._readable(bomb)
     assert not equal("x^2+1", f"\\boxed{{{bomb}}}")
 
 
-def test_an_answer_has_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of expressions that each take long starts one timer, and what does not end is wrong."""
-    started = []
-    timer = signal.setitimer
+def test_a_comparison_has_a_time_limit_where_signals_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
 
-    def counted(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
-        started.append(seconds) if seconds else None
-        return timer(which, seconds, interval)
+    def compared(*_: object, timeout_seconds: int | None, **__: Any) -> bool:
+        limits.append(timeout_seconds)
+        return False
 
-    def endless(*_: object, **__: object) -> bool:
-        while True:
-            pass
-
-    monkeypatch.setattr(signal, "setitimer", counted)
-    monkeypatch.setattr(equality, "SECONDS", 0.2)
-    monkeypatch.setattr(equality, "_math_verify", lambda: (lambda text: [text], endless))
-    listed = ", ".join(f"(x+{k})^{{1000}}" for k in range(12))
-    assert not equal(listed, f"\\boxed{{{listed.replace('x', 'y')}}}")
-    assert not equal("x = 5 + y", "\\boxed{x = y + 5 = 5 + z = 5 + y - 0}")
-    assert started == [0.2, 0.2]
+    monkeypatch.setattr(verify, "_math_verify", lambda: (lambda text: [text], compared))
+    assert not equal("y + 1", "\\boxed{1 + z}")
+    thread = threading.Thread(target=equal, args=("y + 1", "\\boxed{1 + z}"))
+    thread.start()
+    thread.join()
+    assert limits == [verify.SECONDS, None]
 
 
 def test_plain_numbers_need_no_sympy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(equality, "_math_verify")
+    monkeypatch.delattr(verify, "_math_verify")
     for k in range(200):
         number = str(k * 37 % 9973)
         for text in (f"so 9 * 2 = {number}\n#### {number} dollars", f"so \\boxed{{{number}}}"):
             assert equal(number, text)
             assert not equal(number + "1", text)
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_the_mode_is_a_parameter_of_the_task(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "q", "answer": "18"}\n')
-    prose = "There are 9 eggs at 2 dollars each.\nShe makes 9 * 2 = 18 dollars every day."
-    values = {}
-    for name in ({}, {"verify": "boxed"}, {"verify": "any"}):
-        task = tasks.get({"name": f"jsonl:{path}", "eval_path": str(path), **name})
-        with Scorer(task) as scorer:
-            scores = scorer.score([task.example("eval", 0)] * 2, [prose, "\\boxed{18}"])
-        values[name.get("verify")] = [score.value for score in scores]
-    assert values == {None: [0.0, 1.0], "boxed": [0.0, 1.0], "any": [1.0, 1.0]}
-    with pytest.raises(ValueError, match=r"verify = 'some'"):
-        tasks.get({"name": f"jsonl:{path}", "verify": "some"})
 
 
 def test_an_unreadable_reference_is_named() -> None:
@@ -219,12 +182,8 @@ def test_what_sympy_cannot_handle_is_wrong_not_unscored() -> None:
 
 
 def test_final_answers() -> None:
-    def parts(text: str, name: Mode = "boxed") -> tuple[str, ...] | None:
-        stated = final_answer(text, name)
-        return None if stated is None else stated.parts
-
-    assert parts("\\boxed{\\frac{1}{2}} or so") == ("\\frac{1}{2}",)
-    assert parts("\\boxed{2} and \\boxed{3}") == ("2", "3")
-    assert parts("<think>\\boxed{2}") is None
-    assert parts("nothing here\nat all") is None
-    assert parts("it is 5 dollars\nin total, so 7", "any") == ("7",)
+    assert final_answer("\\boxed{\\frac{1}{2}} or so") == "\\frac{1}{2}"
+    assert final_answer("\\boxed{2} and \\boxed{3}") == "2, 3"
+    assert final_answer("<think>\\boxed{2}") is None
+    assert final_answer("nothing here\nat all") is None
+    assert final_answer("She makes 9 * 2 = 18 dollars.") is None

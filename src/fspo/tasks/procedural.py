@@ -26,19 +26,17 @@ class Procedural(Task):
     n_min: int = Field(ge=1, description="Smallest problem size.")
     n_max: int = Field(ge=1, description="Largest problem size.")
     graded: bool = Field(False, description="Reward the share of the correct prefix instead of 0 or 1.")
-    noise: float = Field(
-        0.0, ge=0, le=1, description="Probability that the reward r of an answer to a training prompt becomes 1 - r."
-    )
     noise_by_length: float = Field(
-        0.0, ge=0, le=1, description="Added to noise: rises from 0 at the smallest problem size to this at the largest."
+        0.0,
+        ge=0,
+        le=1,
+        description="Probability that a training reward r becomes 1 - r: 0 at the smallest size, this at the largest.",
     )
 
     @model_validator(mode="after")
     def _ordered(self) -> "Procedural":
         if self.n_min > self.n_max:
             raise ValueError(f"n_min {self.n_min} is above n_max {self.n_max}: swap them")
-        if (most := self.noise + self.noise_by_length) > 1:
-            raise ValueError(f"noise and noise_by_length add up to {most:g}, above 1: lower one of them")
         return self
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
@@ -74,7 +72,7 @@ class Procedural(Task):
 
         Held-out answers are scored without noise.
         """
-        chance = self.noise + self.noise_by_length * example.difficulty
+        chance = self.noise_by_length * example.difficulty
         if not chance or not in_split(example.prompt, "train"):
             return False
         return stable_hash("noise", self.seed, example.prompt, completion) < chance * 2**64
@@ -211,34 +209,4 @@ class Count(Procedural):
         return f"count:{word}=", f"{''.join(chain)}={total}"
 
 
-class Stack(Procedural):
-    """The size is the number of operands; the stack after every instruction is the worked chain."""
-
-    name: ClassVar[str] = "stack"
-    summary: ClassVar[str] = "trace a stack machine modulo 10: stack:35+4*= -> 3;35;8;84;2"
-
-    n_min: int = Field(2, ge=2, description="Fewest operands.")
-    n_max: int = Field(5, ge=2, description="Most operands.")
-    depth: int = Field(4, ge=2, le=9, description="Most operands on the stack at once.")
-
-    def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
-        program: list[str] = []
-        states: list[str] = []
-        stack: list[int] = []
-        pushed = 0
-        while pushed < n or len(stack) > 1:
-            may_push = pushed < n and len(stack) < self.depth
-            if may_push and (len(stack) < 2 or rng.random() < 0.5):
-                stack.append(rng.randrange(10))
-                pushed += 1
-                program.append(str(stack[-1]))
-            else:
-                op = rng.choice("+-*")
-                b, a = stack.pop(), stack.pop()
-                stack.append({"+": a + b, "-": a - b, "*": a * b}[op] % 10)
-                program.append(op)
-            states.append("".join(map(str, stack)))
-        return f"stack:{''.join(program)}=", ";".join(states)
-
-
-BUILTIN: tuple[type[Procedural], ...] = (Sort, Add, Brackets, Count, Stack)
+BUILTIN: tuple[type[Procedural], ...] = (Sort, Add, Brackets, Count)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from fspo.files import BadLine, json_lines
 from fspo.settings import hint
 from fspo.tasks.task import Example, Task, check, generator, in_split
-from fspo.tasks.verify import Mode, equal, final_answer, reference
+from fspo.tasks.verify import equal, final_answer, reference
 
 QUESTION_COLUMNS = ("question", "problem", "prompt")
 ANSWER_COLUMNS = ("answer", "solution")
@@ -115,10 +115,6 @@ class QuestionAnswer(RowTask):
     answer_column: str | None = Field(
         None, description="Column of the reference answer; default: the first of answer, solution."
     )
-    verify: Mode = Field(
-        "boxed",
-        description="boxed: the final answer must be stated as such; any: the result in the last sentence counts too.",
-    )
     suffix: str = Field("\nPut the final answer in \\boxed{}.", description="Instruction added to every question.")
 
     def content(self, row: dict[str, Any]) -> str:
@@ -141,7 +137,7 @@ class QuestionAnswer(RowTask):
         )
 
     def score(self, example: Example, completion: str) -> float:
-        return float(equal(example.answer, completion, self.verify))
+        return float(equal(example.answer, completion))
 
     def prepare(self) -> None:
         equal("x", "\\boxed{1}")  # math-verify and sympy, which plain numbers do not need
@@ -192,8 +188,8 @@ def worked(answer: str, solution: str, gold: str) -> str:
     # GSM8K writes the derivation into the answer, with calculator annotations <<2+3=5>>.
     text = re.sub(r"<<.*?>>", "", answer.rsplit("####", 1)[0]) if "####" in answer else solution
     text = text.strip()
-    stated = final_answer(text) if "\\boxed" in text else None
-    return text if stated is not None and stated.parts == (gold,) else f"{text}\n\\boxed{{{gold}}}".lstrip()
+    boxed = "\\boxed" in text and final_answer(text) == gold
+    return text if boxed else f"{text}\n\\boxed{{{gold}}}".lstrip()
 
 
 class PromptTask(FileTask):
