@@ -75,11 +75,6 @@ def test_the_number_is_chosen_by_what_is_configured(small: list[str], monkeypatc
     assert runtime.threads(10_000_000, cores=2, processes=3) == 1
 
 
-def test_what_several_processes_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="use --engine trl or verl for several GPUs"):
-        processes.chosen(read(None, ["processes=2", "model.device=cuda:1"]))
-
-
 def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))

@@ -30,12 +30,6 @@ class Policy:
         return device
 
     @property
-    def pad_id(self) -> int:
-        """Any id will do: padded positions are masked."""
-        pad: int | None = self.tokenizer.pad_token_id if self.tokenizer is not None else None
-        return pad if pad is not None else (self.eos_ids[0] if self.eos_ids else 0)
-
-    @property
     def context(self) -> int | None:
         """The most tokens of a prompt and its answer together; None where the model names no limit."""
         limit = getattr(self.model.config, "max_position_embeddings", None)
@@ -62,8 +56,9 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
         with _reading(spec):  # code that a model brings is never executed
             model = AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
-    # With dropout the log-probs for training would differ from those that the tokens were sampled with.
-    model = _moved(model, device).eval()
+    with _reading(f"{spec} on {device}"):
+        model.to(torch.device(device))
+    model.eval()  # with dropout the log-probs for training would differ from those that the tokens were sampled with
     return Policy(model, tokenizer, spec, end_ids(model, tokenizer))
 
 
@@ -77,17 +72,9 @@ def _reading(spec: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check that its files are whole, "
-            "and those of a causal language model"
+            f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check that its files are whole "
+            "and those of a causal language model, and model.device"
         ) from error
-
-
-def _moved(model: Any, device: str) -> Any:
-    try:
-        return model.to(torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
 
 
 def _require(spec: str) -> None:

@@ -66,7 +66,7 @@ def _sampled(
 
         sampled = generate(
             policy, ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed,
-            indices=indices, cache_gib=settings.cache_gib, watch=ended if scoring.overlaps else None,
+            indices=indices, watch=ended if scoring.overlaps else None,
         )  # fmt: skip
         texts = decode(policy, sampled.completions)
         scores = scoring.finish(texts)
