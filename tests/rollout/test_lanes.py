@@ -110,21 +110,6 @@ def test_a_part_of_the_prompts_gives_the_answers_of_the_whole() -> None:
     assert part.completions == whole.completions[18:27] + whole.completions[45:54]
 
 
-def test_ended_answers_are_handed_over_once_while_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "SPAN", 4)
-    seen: dict[int, list[int]] = {}
-    calls: list[int] = []
-
-    def watch(ended: dict[int, list[int]]) -> None:
-        assert not seen.keys() & ended.keys()
-        seen.update({i: list(tokens) for i, tokens in ended.items()})
-        calls.append(len(ended))
-
-    got = sampled(make("llama"), watch=watch)
-    assert [seen[i] for i in range(54)] == got.completions
-    assert sum(n > 0 for n in calls) > 3
-
-
 def splitmix(state: int) -> int:
     z = state % 2**64
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64

@@ -89,15 +89,6 @@ def test_updates_are_weighted_as_the_rule_says(rule: dict[str, Any]) -> None:
         assert update.metrics["mismatch_outside"] == pytest.approx(float(outside[rows].mean()))
 
 
-def test_without_the_option_the_log_probs_of_the_sampler_change_nothing() -> None:
-    answers, _, updates, _ = learnt(settings(None))
-    A = torch.tensor(answers.advantages, dtype=torch.float64)
-    for update in updates:
-        assert "mismatch_outside" not in update.metrics
-        expected = -(torch.from_numpy(update.log_ratio).exp() * A[update.members]).mean() / update.lengths.mean()
-        assert update.metrics["loss"] == pytest.approx(float(expected), abs=1e-6)
-
-
 def test_answers_that_the_rule_drops_have_no_gradient() -> None:
     _, _, updates, moved = learnt(settings({"level": "sequence", "mode": "mask", "high": 1e-3}))
     assert [update.metrics["mismatch_outside"] for update in updates] == pytest.approx([1.0, 1.0])

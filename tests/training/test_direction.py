@@ -16,11 +16,7 @@ from fspo.training.update import measure_direction
 from helpers.batches import random_batch
 from helpers.processes import fingerprint
 
-WIDE: dict[str, dict[str, float]] = {
-    "fspo": {"c_low": 100, "c_high": 100},
-    "rloo": {"clip_low": 0.999, "clip_high": 1e6},
-}
-SUMS = ("fspo", "fspo_adaptive", "rloo", "reinforce", "dr_grpo", "luspo")
+SUMS = ("fspo", "fspo_adaptive", "dr_grpo")
 
 
 def cosines(small: list[str], folder: Path, *overrides: str) -> list[Cosine]:
@@ -43,21 +39,9 @@ def test_on_policy_an_objective_of_sums_is_the_true_update(small: list[str], tmp
         assert row.bound_tight == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", WIDE)
-def test_off_policy_without_clipping_the_update_is_the_true_one(small: list[str], tmp_path: Path, name: str) -> None:
-    options = [f"objective.{key}={value}" for key, value in WIDE[name].items()]
-    rows = cosines(small, tmp_path, f"objective={name}", *options, "steps=3")
-    assert {r.update for r in rows} == {3}
-    assert [r.measured for r in rows] == pytest.approx([1] * len(rows), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "objective",
-    [
-        "{name: rloo, clip_low: 0.01, clip_high: 0.01}",
-        "{name: gspo, clip_low: 0.002, clip_high: 0.002}",
-        "{name: fspo, c_low: 0.005, c_high: 0.005}",
-    ],
+    ["{name: gspo, clip_low: 0.002, clip_high: 0.002}", "{name: fspo, c_low: 0.005, c_high: 0.005}"],
 )
 def test_clipping_turns_the_update_no_further_than_the_bound(small: list[str], tmp_path: Path, objective: str) -> None:
     rows = cosines(small, tmp_path, f"objective={objective}", "update.lr=0.001")
@@ -84,22 +68,17 @@ def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str
         inputs = (batch.logprobs + features @ w, batch.old_logprobs, batch.advantages, batch.mask)
         direction = measure_direction(objective, inputs, None, 1, [w], 4)
         if direction is not None:
-            assert direction["bound"] <= direction["measured"] + 1e-9, seed
-            assert sum(share.clipped for share in direction["shares"]) == pytest.approx(1)
+            assert direction.bound <= direction.measured + 1e-9, seed
+            assert sum(share.clipped for share in direction.shares) == pytest.approx(1)
             S = torch.where(batch.mask, inputs[0] - inputs[1], 0.0).sum(-1)
             (true,) = torch.autograd.grad((S.exp() * batch.advantages).mean(), w, retain_graph=True)
             (ours,) = torch.autograd.grad(-objective(*inputs, staleness=1).loss, w)
-            assert direction["measured"] == pytest.approx(float(torch.cosine_similarity(true, ours, 0)), abs=1e-9), seed
+            assert direction.measured == pytest.approx(float(torch.cosine_similarity(true, ours, 0)), abs=1e-9), seed
             measured += 1
         assert w.grad is None
     assert measured > 20
-
-
-def test_an_update_without_a_direction_is_not_measured() -> None:
-    batch = random_batch(0)
-    w = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    inputs = (batch.logprobs + w, batch.old_logprobs, torch.zeros_like(batch.advantages), batch.mask)
-    assert measure_direction(fspo.objectives.get("fspo"), inputs, None, 0, [w], 4) is None
+    zero = (inputs[0], inputs[1], torch.zeros_like(batch.advantages), batch.mask)
+    assert measure_direction(objective, zero, None, 1, [w], 4) is None, "an update without a direction"
 
 
 @pytest.mark.parametrize("objective", ["{name: fspo, drift: kl}", "grpo"])

@@ -9,7 +9,7 @@ A model that is not of the Llama family, has adapters or is on a GPU is sampled 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,11 +28,8 @@ CACHE = 2 << 30  # bytes for keys and values
 ROWS = 256  # most answers that run at once
 REFILL = 64  # waiting answers are admitted when this many lanes are free: a few at a time cost more than they save
 SHRINK = 0.8  # ended answers leave when at most this share of the lanes would remain, for the same reason
-SPAN = 32  # steps between two looks at the tokens: random numbers are drawn, and ended answers handed over, for so many
+SPAN = 32  # steps between two looks at the tokens: random numbers are drawn for so many
 PREFILL = 16_384  # most prompt tokens that are computed at once, which bounds the memory of activations
-
-Watch = Callable[[dict[int, list[int]]], None]
-"""Called every `SPAN` steps with the answers that have ended since, by index."""
 
 
 # --- text and tokens --------------------------------------------------------------------------------------------------
@@ -96,29 +93,38 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
     indices: Sequence[int] | None = None,
-    watch: Watch | None = None,
 ) -> Answers:
     """Sample `n` answers per prompt from the whole vocabulary; temperature 0 is greedy. On the same machine with as
     many threads, equal seeds give equal answers.
 
     Each answer has its own stream of random numbers, one per token, so it does not depend on when other answers end.
     `indices` are those of the prompts in a larger request: their answers then have the random numbers of that request.
-    `watch` gets answers as they end.
     """
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature is {temperature}; use a positive number, or 0 for greedy decoding")
-    ids, group = check_request(prompts, n, max_new_tokens, policy.context)
+    if n < 1 or max_new_tokens < 1:
+        raise ValueError(f"n is {n} and max_new_tokens is {max_new_tokens}; both must be at least 1")
+    ids = [list(p) for p in prompts]
+    if not ids or not all(ids):
+        raise ValueError("there is no prompt, or a prompt is empty; give at least one token per prompt")
+    longest, context = max(map(len, ids)), policy.context
+    if context is not None and longest + max_new_tokens > context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and rollout.max_new_tokens = {max_new_tokens} exceed the model's context of "
+            f"{context} tokens: lower max_new_tokens, or use shorter prompts"
+        )
+    group = [g for g in range(len(ids)) for _ in range(n)]
     streams = [index * n + i for index in (range(len(ids)) if indices is None else indices) for i in range(n)]
     parts = family(policy)
     if parts is None:
         return _by_transformers(policy, ids, group, max_new_tokens, temperature, seed + streams[0])
-    threads, longest = torch.get_num_threads(), max(map(len, ids)) + max_new_tokens
+    threads = torch.get_num_threads()
     with torch.inference_mode(), _sampling_threads(policy):
-        decoder = FamilyDecoder(parts, longest, threads)
-        rows = max(1, min(ROWS, CACHE // (decoder.token_bytes * longest)))
+        decoder = FamilyDecoder(parts, longest + max_new_tokens, threads)
+        rows = max(1, min(ROWS, CACHE // (decoder.token_bytes * (longest + max_new_tokens))))
         lanes = Lanes(
             decoder, ids, group, limit=max_new_tokens, temperature=temperature, eos_ids=policy.eos_ids, seed=seed,
-            streams=streams, rows=rows, watch=watch,
+            streams=streams, rows=rows,
         )  # fmt: skip
         lanes.run()
     return Answers(ids, lanes.tokens, group, lanes.finished)
@@ -149,27 +155,6 @@ def _by_transformers(
     return Answers(prompts, completions, group, finished)
 
 
-def check_request(
-    prompts: Sequence[Sequence[int]], n: int, max_new_tokens: int, context: int | None
-) -> tuple[list[list[int]], list[int]]:
-    """The prompts as lists, and the index of the prompt of each answer; bad arguments are refused.
-
-    `context` is the most tokens that the model takes, prompt and answer together.
-    """
-    if n < 1 or max_new_tokens < 1:
-        raise ValueError(f"n is {n} and max_new_tokens is {max_new_tokens}; both must be at least 1")
-    ids = [list(p) for p in prompts]
-    if not ids or not all(ids):
-        raise ValueError("there is no prompt, or a prompt is empty; give at least one token per prompt")
-    longest = max(map(len, ids))
-    if context is not None and longest + max_new_tokens > context:
-        raise ValueError(
-            f"a prompt of {longest} tokens and rollout.max_new_tokens = {max_new_tokens} exceed the model's context of "
-            f"{context} tokens: lower max_new_tokens, or use shorter prompts"
-        )
-    return ids, [g for g in range(len(ids)) for _ in range(n)]
-
-
 @contextmanager
 def _sampling_threads(policy: Policy) -> Iterator[None]:
     """Sample with the number of threads that suits the model, and restore the old number afterwards."""
@@ -196,11 +181,10 @@ class Lanes:
         seed: int,
         streams: Sequence[int],
         rows: int,
-        watch: Watch | None = None,
     ) -> None:
         """At most `rows` answers run at once; each draws from its own of the streams of `seed`."""
         self.decoder, self.prompts, self.group, self.limit, self.rows = decoder, prompts, group, limit, rows
-        self.temperature, self.seed, self.streams, self.watch = temperature, seed, streams, watch
+        self.temperature, self.seed, self.streams = temperature, seed, streams
         self.eos = torch.tensor(eos_ids, dtype=torch.long)
         self.tokens: list[list[int]] = [[] for _ in group]
         self.finished = [False] * len(group)
@@ -209,7 +193,6 @@ class Lanes:
         self.alive = torch.zeros(0, dtype=torch.bool)
         self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last look
         self.ends: dict[int, int] = {}  # of ended lanes: how many of the columns count
-        self.ended: list[int] = []  # answers to hand over
 
     def run(self) -> None:
         """Sample all answers to their end or limit."""
@@ -237,9 +220,7 @@ class Lanes:
         for lane in now.nonzero().squeeze(1).tolist():
             self.ends[lane] = steps
             self.finished[self.lanes[lane]] = bool(stop[lane])
-            self.ended.append(self.lanes[lane])
-        if self.ended:
-            self.alive &= ~now
+            self.alive[lane] = False
 
     def _keep_running(self, token: Tensor) -> Tensor:
         """Only the lanes that have not ended go on; returns their tokens."""
@@ -253,15 +234,12 @@ class Lanes:
         return token[kept]
 
     def _look(self, refresh: bool = True) -> None:
-        """Move the sampled tokens to their answers, and hand over the answers that have ended."""
+        """Move the sampled tokens to their answers."""
         if self.columns:
             for lane, row in enumerate(torch.stack(self.columns, 1).tolist()):
                 self.tokens[self.lanes[lane]] += row[: self.ends.get(lane, len(row))]
         self.columns = []
         self.ends = dict.fromkeys(self.ends, 0)
-        if self.watch is not None:
-            self.watch({i: self.tokens[i] for i in self.ended})
-        self.ended = []
         if refresh:
             self._refresh()
 

@@ -35,7 +35,7 @@ from fspo.runs.observer import loggers
 from fspo.runs.recorder import Recorder, Update
 from fspo.tasks.scoring import Scorer
 from fspo.training import checkpoint, processes
-from fspo.training.collect import check_prompts, collect
+from fspo.training.collect import collect
 from fspo.training.evaluate import SOLVED, evaluate
 from fspo.training.processes import Team
 from fspo.training.stopping import RunInterruptedError, interrupts
@@ -101,7 +101,6 @@ class _Training:
         self.policy = load(start if saved is None else str(saved), seed=config.seed)
         self.policy.spec = start
         threads = set_threads(self.policy, config.model.threads, team.size)
-        check_prompts(config, self.policy, self.task, self.held_out)
         self.objective = objectives.get(**config.objective)
         self.reference = load(start) if self.objective.kl is not None else None
         self.learner = Learner(self.policy, self.objective, config, team)

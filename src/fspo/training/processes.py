@@ -67,11 +67,11 @@ class Team:
 
     def broadcast(self, value: T) -> T:
         """The main process's value."""
-        return value
+        return self.gather(value)[0]
 
-    def total(self, values: Sequence[float]) -> list[float]:
+    def total(self, values: list[float]) -> list[float]:
         """Each number, summed over the processes."""
-        return list(values)
+        return [sum(numbers) for numbers in zip(*self.gather(values), strict=True)]
 
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Replace each gradient by its sum over the processes. A weight that has none anywhere keeps none."""
@@ -107,20 +107,6 @@ class ProcessTeam(Team):
         with self._exchange():
             self._dist.all_gather_object(values, value)
         return values
-
-    def broadcast(self, value: T) -> T:
-        values = [value]
-        with self._exchange():
-            self._dist.broadcast_object_list(values, src=0)
-        return values[0]
-
-    def total(self, values: Sequence[float]) -> list[float]:
-        import torch
-
-        numbers = torch.tensor(values, dtype=torch.float64)
-        with self._exchange():
-            self._dist.all_reduce(numbers)
-        return numbers.tolist()
 
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
         import torch
@@ -178,14 +164,11 @@ class _Other:
             self.process.stdin.flush()  # and left open: it is closed when the main process ends
 
     def close(self) -> None:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2 * GRACE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdin is not None
+        self.process.kill()
         with suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self.process.communicate()
         self.output.close()
 
     def end(self) -> str | None:

@@ -192,8 +192,9 @@ class Learner:
             inputs = (out.logprobs, old, advantages[indices].to(out.logprobs), out.mask)
             if compare is not None and k == 0:
                 bins = self.config.log.bins
-                direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
-                part.cosine = None if direction is None else Cosine(step=compare[0], update=compare[1], **direction)
+                part.cosine = measure_direction(
+                    self.objective, inputs, totals, staleness, self.parameters, bins, compare
+                )
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
             part.add(result, indices, len(indices) / computed)
@@ -344,8 +345,9 @@ def measure_direction(
     staleness: int,
     parameters: Iterable[Tensor],
     bins: int,
-) -> dict[str, Any] | None:
-    """Cosine, bounds and shares by quantile bins of length, as `Cosine` has them; None where either update is zero.
+    at: tuple[int, int] = (0, 0),
+) -> Cosine | None:
+    """Cosine, bounds and shares by quantile bins of length, of the step and update `at`; None where either is zero.
 
     `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
     left in the parameters. Takes two backward passes per bin.
@@ -361,15 +363,12 @@ def measure_direction(
     lengths = cut(batch.lengths.double().cpu().numpy(), bins)
     index = torch.as_tensor(lengths.index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
-    shares = [
-        GradientShare(low=low, high=high, true=true_share, clipped=share)
-        for (low, high), true_share, share in zip(
-            lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True
-        )
-    ]
-    return {
-        "measured": cosine.measured,
-        "bound": float(cosine.bound),
-        "bound_tight": float(cosine.tight),
-        "shares": shares,
-    }
+    bins_with_shares = zip(lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
+    return Cosine(
+        step=at[0],
+        update=at[1],
+        measured=cosine.measured,
+        bound=float(cosine.bound),
+        bound_tight=float(cosine.tight),
+        shares=[GradientShare(low=low, high=high, true=a, clipped=b) for (low, high), a, b in bins_with_shares],
+    )
