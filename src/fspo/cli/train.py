@@ -52,10 +52,6 @@ def train(
         from fspo.engines.checkup import require_verl
 
         require_verl()
-    if engine == "local" and not dry_run:
-        from fspo.training import processes
-
-        processes.ahead(config)
     quiet()
     if dry_run:
         print(_described(config, folder, engine))
