@@ -128,7 +128,7 @@ def packed(policy: Policy, work: Answers, weights: torch.Tensor, budget: int) ->
 def padded(policy: Policy, work: Answers, weights: torch.Tensor, rows: int) -> float:
     prompts = [work.prompts[g] for g in work.group]
     p_max, c_max = max(map(len, prompts)), max(work.lengths)
-    pad = policy.pad_id
+    pad = policy.eos_ids[0]
     ids = torch.tensor(
         [
             [pad] * (p_max - len(p)) + list(p) + list(c) + [pad] * (c_max - len(c))

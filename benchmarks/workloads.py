@@ -61,9 +61,7 @@ class ForcedLanes:
                     token[lane] = self.eos[0]
                     self.ends[lane] = steps
                     self.finished[self.lanes[lane]] = True
-                    self.ended.append(self.lanes[lane])
-                if self.ended:
-                    self.alive &= ~now
+                    self.alive[lane] = False
 
         import fspo.rollout.generate as rollout
 

@@ -20,7 +20,6 @@ from fspo import runs
 from fspo.cli.main import app
 from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES
-from fspo.training import processes
 from fspo.training.loop import train
 
 MODULE = "my_objective"
@@ -68,12 +67,8 @@ def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
     assert 0 < clip_rate <= 1
 
 
-def test_a_process_launched_before_the_path_had_it_trains_with_it(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    two = SMALL | {"processes": 2}
-    processes.ahead(TrainConfig(**two))
-    train(TrainConfig(**two, objective={"name": request.getfixturevalue("example"), "width": 0.02}), tmp_path / "run")
+def test_two_processes_train_with_it(example: str, tmp_path: Path) -> None:
+    train(TrainConfig(**SMALL, processes=2, objective={"name": example, "width": 0.02}), tmp_path / "run")
     assert [m.step for m in runs.load(tmp_path / "run").metrics] == [1, 2]
 
 

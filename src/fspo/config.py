@@ -50,7 +50,6 @@ class WarmupConfig(Settings):
 class RolloutConfig(Settings):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
-    cache_gib: float = Field(2.0, gt=0, description="memory for keys and values of running answers")
     prompts: int = Field(16, ge=1, description="prompts per step")
     group: int = Field(16, ge=2, description="answers per prompt")
     max_new_tokens: int = Field(400, ge=1, description="longest answer")
@@ -277,8 +276,7 @@ def _table(value: Any) -> dict[str, Any] | None:
     return {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else None
 
 
-RESUMABLE = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "rollout.cache_gib",
-             "processes")  # fmt: skip
+RESUMABLE = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "model.threads", "processes")
 """Settings that may change when a run is resumed: any other change would make it another run."""
 
 

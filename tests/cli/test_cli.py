@@ -36,8 +36,7 @@ def test_train_report_eval_and_sample(command: Command, small: list[str], tmp_pa
     texts = command("sample", str(run), "--prompt", "sort:ba=", "--prompt", "sort:ca=", "--samples", "2").stdout
     assert (texts.count("sort:"), texts.count("tokens"), texts.count("reward")) == (2, 4, 0)
     checkpoint = max((run / "checkpoints").iterdir())
-    options = ["--prompts", "8", "--top-p", "0.9", "--temperature", "1"]
-    assert "accuracy" in command("eval", str(checkpoint), *options).stdout
+    assert "accuracy" in command("eval", str(checkpoint), "--prompts", "8").stdout
 
 
 def test_a_warm_start_is_made_once() -> None:
@@ -108,7 +107,7 @@ def test_a_model_that_is_nowhere_is_one_sentence(
         (["report", "weights"], "is not a run folder"),
         (["train", "--out", "a-file"], "a-file cannot be used (File exists)"),
         (["train", "--out", "a-file/run"], "a-file/run cannot be used (Not a directory)"),
-        (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
+        (["train", "model.device=cuda", "--out", "run"], "the local engine trains all weights in float32 on the CPU"),
         (["train", "task=broken:Task", "--out", "run"], "the task 'broken:Task' cannot be loaded"),
         (["train", "task={name: [1]}"], "has no name"),
         (["train", "task=[3]"], "3 is not a part of a mixture"),

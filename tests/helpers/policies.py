@@ -56,9 +56,7 @@ def _llama3() -> dict[str, Any]:
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
-    "llama-biases": lambda: LlamaForCausalLM(
-        LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rope_parameters=_llama3())
-    ),
+    "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=_llama3())),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True, head_dim=16)),
     "qwen3-no-groups": lambda: Qwen3ForCausalLM(

@@ -13,7 +13,7 @@ from fspo.model.forward import family, logprobs
 from fspo.model.loading import Policy, load
 from fspo.rollout import generate as rollout
 from fspo.rollout.generate import encode, generate
-from fspo.rollout.sampling import draw, restrict
+from fspo.rollout.sampling import draw
 from fspo.tasks.task import Example
 from helpers.policies import MODELS, VOCABULARY, make, make_gpt2
 
@@ -38,28 +38,30 @@ def greedy(policy: Policy, prompt: list[int], limit: int) -> list[int]:
 
 def check_greedy(policy: Policy) -> None:
     asked = prompts(1, (5, 9, 1, 30, 2, 3, 4, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20))
-    got = generate(policy, asked, 2, max_new_tokens=30, temperature=0, evaluation=True)
+    got = generate(policy, asked, 2, max_new_tokens=30, temperature=0)
     for i, prompt in enumerate(asked):
         expected = greedy(policy, prompt, 30)
         assert got.completions[2 * i] == got.completions[2 * i + 1] == expected
         assert got.finished[2 * i] == (expected[-1] == 1)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", [*MODELS, "gpt2"])
 def test_greedy_equals_generate(name: str) -> None:
-    policy = make(name)
-    assert family(policy) is not None
+    policy = make_gpt2() if name == "gpt2" else make(name)
+    assert (family(policy) is None) == (name == "gpt2")
     check_greedy(policy)
 
 
-def test_greedy_of_another_architecture() -> None:
-    check_greedy(make_gpt2())
-
-
-def test_first_two_tokens_follow_the_exact_distribution() -> None:
-    """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own forward."""
-    policy, prompt, n, temperature = make("qwen3"), prompts()[1], 40_000, 1.3
-    policy.eos_ids = ()
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_first_two_tokens_follow_the_exact_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chi-square of 40,000 answers against the products of softmax probabilities of the module's own forward; for a
+    model that transformers samples, whatever its own settings cut off."""
+    policy = make_gpt2() if name == "gpt2" else make(name)
+    prompt, n, temperature = prompts()[1], 40_000, 1.3
+    if name == "gpt2":
+        monkeypatch.setattr(rollout, "ROWS", 8000)
+        policy.model.generation_config.top_k = 5
+    policy.eos_ids = () if name == "qwen3" else (VOCABULARY,)  # no answer ends
     got = generate(policy, [prompt], n, max_new_tokens=2, temperature=temperature, seed=5)
     counts = torch.zeros(VOCABULARY, VOCABULARY)
     for a, b in got.completions:
@@ -70,8 +72,10 @@ def test_first_two_tokens_follow_the_exact_distribution() -> None:
     first = (logits[0, -2] / temperature).softmax(-1)
     joint = (first.unsqueeze(1) * (logits[:, -1] / temperature).softmax(-1)).double()
     common = joint * n >= 5
-    observed = [*counts[common].tolist(), counts[~common].sum().item()]
-    expected = [*(joint[common] * n).tolist(), joint[~common].sum().item() * n]
+    observed, expected = counts[common].tolist(), (joint[common] * n).tolist()
+    if not common.all():
+        observed.append(counts[~common].sum().item())
+        expected.append(joint[~common].sum().item() * n)
     scale = sum(observed) / sum(expected)
     assert common.sum() > 100
     assert stats.chisquare(observed, [e * scale for e in expected]).pvalue > 1e-3
@@ -83,13 +87,6 @@ def test_the_same_seed_gives_the_same_answers_and_another_does_not() -> None:
     assert a == b
     assert a.completions != c.completions
     assert len({tuple(x) for x in a.completions}) > 12  # members of a group differ
-
-
-def test_the_module_and_the_own_decoder_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("qwen3")
-    fast = generate(policy, prompts(), 10, max_new_tokens=40, seed=6)
-    monkeypatch.setattr(rollout, "family", lambda p: None)
-    assert generate(policy, prompts(), 10, max_new_tokens=40, seed=6) == fast
 
 
 def test_completions_end_with_their_only_end_token_or_at_the_limit() -> None:
@@ -106,32 +103,17 @@ def test_completions_end_with_their_only_end_token_or_at_the_limit() -> None:
     assert out.mask.sum().item() == got.tokens
 
 
-@pytest.mark.parametrize("setting", [{"top_k": 5}, {"top_p": 0.9}])
-def test_truncated_distributions_are_refused_in_training(setting: dict[str, Any]) -> None:
-    policy = make("llama")
-    with pytest.raises(ValueError, match="biases every importance ratio"):
-        generate(policy, prompts(), max_new_tokens=3, **setting)
-    generate(policy, prompts(), max_new_tokens=3, evaluation=True, **setting)
-
-
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"temperature": 0.0}, "temperature is 0"),
-        ({"temperature": -1.0, "evaluation": True}, "temperature is -1"),
-        ({"top_k": 0, "evaluation": True}, "top_k is 0"),
-        ({"top_p": 1.5, "evaluation": True}, "top_p is 1.5"),
+        ({"temperature": -1.0}, "temperature is -1"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"prompts": [[1], []]}, "a prompt is empty"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        generate(make("llama"), prompts(), **{"max_new_tokens": 3, **settings})
-
-
-def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        generate(make("llama"), [[1], []], max_new_tokens=3)
+        generate(make("llama"), **{"prompts": prompts(), "max_new_tokens": 3, **settings})
 
 
 @pytest.mark.parametrize("vocabulary", [7, 512, 513, 1000, 1024])
@@ -150,13 +132,6 @@ def test_draw_never_takes_an_impossible_word() -> None:
     assert draw(logits.clone(), torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [3, 300]
 
 
-def test_restrict_keeps_the_likeliest() -> None:
-    logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).log().unsqueeze(1)
-    assert torch.isfinite(restrict(logits, 2, None)).squeeze(1).tolist() == [False, True, False, True]
-    assert torch.isfinite(restrict(logits, None, 0.6)).squeeze(1).tolist() == [False, True, False, True]
-    assert torch.isfinite(restrict(logits, None, 0.01)).squeeze(1).tolist() == [False, True, False, False]
-
-
 def test_prompts_and_answers_must_fit_the_context() -> None:
     policy = load("tiny:1x32")
     policy.model.config.max_position_embeddings = 20
@@ -173,7 +148,7 @@ def test_a_character_outside_the_vocabulary_is_named() -> None:
         encode(policy, [example])
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0, "evaluation": True}])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_stop_the_sampling(options: dict[str, Any], value: float) -> None:
     policy = make("qwen3")

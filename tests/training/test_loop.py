@@ -19,19 +19,9 @@ from fspo import objectives
 from fspo.config import read
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Output
-from fspo.runs import Evaluated, Metrics, Observer, Sample, Timing, read_lines
-from fspo.training import checkpoint
+from fspo.runs import Evaluated, Metrics, Sample, Timing, read_lines
 from fspo.training.loop import train
-from fspo.training.update import Learner
-from helpers.processes import fingerprint
-
-
-class Watch(Observer):
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
+from helpers.processes import Listener
 
 
 class Run(Protocol):
@@ -109,10 +99,9 @@ def reward_task(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str
     return f"task={{name: 'python:own_reward:reward', path: {folder / 'data.jsonl'}}}"
 
 
-@pytest.mark.parametrize("objective", ["fspo", "grpo"])
-def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+def test_reinforcement_learns(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = reward_task(tmp_path, "    return completion.count('b') / 10\n", monkeypatch)
-    run(tmp_path / "run", task, f"objective={objective}", "steps=25", "update.lr=0.002", "eval.every=25")
+    run(tmp_path / "run", task, "steps=25", "update.lr=0.002", "eval.every=25")
     rewards = [m.reward or 0.0 for m in metrics_of(tmp_path / "run")]
     assert rewards[0] < 0.6  # the warm start writes other letters too
     assert rewards[-1] > rewards[0] + 0.3
@@ -151,16 +140,8 @@ def test_staleness_trains_on_older_answers(run: Run, tmp_path: Path) -> None:
     assert set(table.filter(pl.col("step") == 5)["index"]) == set(range(16, 24))
 
 
-def test_options_of_the_objective_reach_the_loss(run: Run, tmp_path: Path) -> None:
-    plain = weights(run(tmp_path / "plain", "steps=2"))
-    kl = weights(run(tmp_path / "kl", "steps=2", "objective.kl={coef: 5.0, kind: k2}"))
-    entropy = weights(run(tmp_path / "entropy", "steps=2", "objective.entropy_coef=5.0"))
-    assert not torch.allclose(plain, kl, atol=1e-4)
-    assert not torch.allclose(plain, entropy, atol=1e-4)
-
-
 def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: Path) -> None:
-    watch = Watch()
+    watch = Listener()
     run(
         tmp_path, "steps=2", "update.epochs=1", "update.minibatches=1", "rollout.max_new_tokens=2",
         "task={name: sort, n_min: 20, n_max: 30}", observer=watch,
@@ -202,18 +183,6 @@ def test_weights_that_are_not_finite_stop_the_run_and_are_not_saved(
         assert all(torch.isfinite(w).all() for w in load_file(saved / "model.safetensors").values())
 
 
-def test_a_checkpoint_is_not_replaced_by_one_that_is_not_finite(run: Run, tmp_path: Path) -> None:
-    policy = run(tmp_path, "steps=2")
-    config = read(tmp_path / "config.yaml", [])
-    learner = Learner(policy, objectives.get("fspo"), config)
-    before = fingerprint(tmp_path)
-    with torch.no_grad():
-        policy.trainable()[0].view(-1)[0] = math.nan
-    with pytest.raises(FloatingPointError, match="not finite and were not saved"):
-        checkpoint.write(tmp_path / "checkpoints", checkpoint.State(step=2), policy, learner.optimizer, 1)
-    assert fingerprint(tmp_path) == before
-
-
 def test_a_reward_that_scores_nothing_stops_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = reward_task(tmp_path, "    raise RuntimeError('no key')\n", monkeypatch)
     with pytest.raises(
@@ -224,16 +193,16 @@ def test_a_reward_that_scores_nothing_stops_the_run(run: Run, tmp_path: Path, mo
         run(tmp_path / "other", task, "eval.task={name: sort, n_min: 2, n_max: 3}")
 
 
-@pytest.mark.parametrize("option", ["model.dtype=bfloat16", "model.lora={rank: 4}"])
+@pytest.mark.parametrize("option", ["model.dtype=bfloat16", "model.lora={rank: 4}", "model.device=cuda"])
 def test_the_local_engine_trains_all_weights_in_float32(run: Run, tmp_path: Path, option: str) -> None:
-    with pytest.raises(ValueError, match="the local engine trains all weights in float32"):
+    with pytest.raises(ValueError, match="the local engine trains all weights in float32 on the CPU"):
         run(tmp_path, option)
 
 
 def test_unscorable_answers_count_apart(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "    if len(completion) % 3 == 0:\n        raise RuntimeError('no')\n    return len(completion) / 10\n"
     task = reward_task(tmp_path, body, monkeypatch)
-    watch = Watch()
+    watch = Listener()
     run(tmp_path / "run", task, "steps=2", observer=watch)
     metrics = metrics_of(tmp_path / "run")
     assert sum(m.unscored or 0 for m in metrics) > 0
@@ -272,5 +241,7 @@ def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
     ends = {n: weights(run(tmp_path / n, f"objective={n}", "steps=1", "eval.prompts=1")) for n in objectives.names()}
     again = run(tmp_path / "again", "steps=1", "eval.prompts=1")
     assert torch.equal(weights(again), ends["fspo"]), "the same settings give the same weights"
-    for one, other in itertools.combinations(("fspo", "grpo", "gspo", "sapo", "vespo", "reinforce"), 2):
+    for name, option in (("kl", "objective.kl={coef: 5.0}"), ("entropy", "objective.entropy_coef=5.0")):
+        ends[name] = weights(run(tmp_path / name, option, "steps=1", "eval.prompts=1"))
+    for one, other in itertools.combinations(("fspo", "grpo", "gspo", "sapo", "vespo", "kl", "entropy"), 2):
         assert not torch.equal(ends[one], ends[other]), (one, other)

@@ -75,11 +75,6 @@ def test_the_number_is_chosen_by_what_is_configured(small: list[str], monkeypatc
     assert runtime.threads(10_000_000, cores=2, processes=3) == 1
 
 
-def test_what_several_processes_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="use --engine trl or verl for several GPUs"):
-        processes.chosen(read(None, ["processes=2", "model.device=cuda:1"]))
-
-
 def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
@@ -150,19 +145,24 @@ def resumes_to_the_same_bytes(options: list[str], folder: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("step", [1, 4])
-def test_a_killed_follower_ends_the_run_and_it_resumes_to_the_same_bytes(
-    small: list[str], tmp_path: Path, step: int
+@pytest.mark.parametrize("how", ["a killed follower", "Ctrl-C"])
+def test_what_stops_a_run_of_two_leaves_no_process_and_it_resumes_to_the_same_bytes(
+    small: list[str], tmp_path: Path, how: str
 ) -> None:
     options, folder = [*small, *TWO], tmp_path / "run"
-    process = start("train", *options, "steps=100000", "--out", str(folder), "--no-report")
-    lines(folder / "metrics.jsonl", step, process)
-    followers(process.pid)[0].kill()
+    process = start("train", *options, "steps=100000", "--out", str(folder), "--no-report", start_new_session=True)
+    lines(folder / "metrics.jsonl", 2, process)
+    others = followers(process.pid)
+    if how == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)  # the terminal sends it to every process
+    else:
+        others[0].kill()
     output, _ = process.communicate()
-    assert process.returncode == 2, output
-    assert "was ended by SIGKILL" in output, output
+    assert process.returncode == (130 if how == "Ctrl-C" else 2), output
+    assert how == "Ctrl-C" or "was ended by SIGKILL" in output, output
     assert "--resume" in output
     assert "Traceback" not in output
+    wait_until_gone(others)
     assert resumes_to_the_same_bytes(options, folder)
 
 
@@ -175,21 +175,6 @@ def test_no_process_is_left_when_the_main_one_is_killed(small: list[str], tmp_pa
     process.kill()
     process.wait()
     wait_until_gone(others)
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_all_after_the_step(small: list[str], tmp_path: Path) -> None:
-    """The terminal sends it to every process."""
-    options, folder = [*small, "processes=2", "checkpoint.every=1000", "eval.every=1000"], tmp_path / "run"
-    process = start("train", *options, "steps=100000", "--out", str(folder), "--no-report", start_new_session=True)
-    lines(folder / "metrics.jsonl", 1, process)
-    others = followers(process.pid)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate()
-    assert process.returncode == 130, output
-    assert "--resume" in output
-    wait_until_gone(others)
-    assert resumes_to_the_same_bytes(options, folder)
 
 
 @pytest.mark.slow

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fspo import objectives
-from fspo.audits import audit
 from fspo.config import read
 from fspo.model.answers import Answers
 from fspo.model.forward import LogProbs, logprobs
-from fspo.runs import Metrics, read_lines
+from fspo.runs import Metrics
 from fspo.runs.recorder import Recorder, Update
-from fspo.training.loop import train
 from fspo.training.update import Learner, policy_logprobs
 from helpers.policies import VOCABULARY, make
 
@@ -137,36 +133,6 @@ def test_which_objectives_need_all_rows() -> None:
     assert named == {"fspo_adaptive", "fspo_gate", "clip_cov", "kl_cov"}
     for parameters in ({"drift": "kl"}, {"clip_rate": 0.1}, {"kl": {"coef": 0.1}}, {"entropy_coef": 0.1}):
         assert objectives.get("fspo", **parameters).needs_all_rows, parameters
-
-
-def test_left_out_rows_are_recorded_without_a_log_ratio() -> None:
-    advantages = [1.0, 0.0, -1.0] * GROUPS
-    _, updates, _, metrics = learned("fspo", {}, advantages, every=False)
-    assert (metrics.rows, metrics.rows_computed) == (24, 16)
-    columns = [u.columns for u in updates[:4]]
-    rows = [row for c in columns for row in zip(c["advantage"], c["log_ratio"], c["accepted"], strict=True)]
-    assert len(rows) == 24
-    for advantage, S, accepted in rows:
-        assert (S is None) == (accepted is None) == (advantage == 0)
-
-
-@pytest.mark.parametrize("stale", [0, 1])
-def test_a_run_leaves_rows_out_and_learns_the_same(small: list[str], tmp_path: Path, stale: int) -> None:
-    options = [*small, f"rollout.staleness={stale}", "log.cosine=1", "checkpoint.every=1"]
-    some = train(read(None, [*options, "update.all_rows=false"]), tmp_path / "some")
-    every = train(read(None, [*options, "update.all_rows=true"]), tmp_path / "every")
-    for one, other in zip(some.trainable(), every.trainable(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
-    few, all_ = (read_lines(tmp_path / name, Metrics) for name in ("some", "every"))
-    assert all(m.rows_computed == m.rows for m in all_)
-    assert 0 < sum(m.rows_computed or 0 for m in few) < sum(m.rows or 0 for m in few)
-    for m, n in zip(few, all_, strict=True):
-        assert m.clip_rate == pytest.approx(n.clip_rate, abs=0.02)
-    table = pl.read_parquet(tmp_path / "some" / "records" / "*.parquet")
-    assert (table["log_ratio"].is_null() == (table["advantage"] == 0)).all()
-    for folder in ("some", "every"):
-        recorded = pl.read_parquet(tmp_path / folder / "records" / "*.parquet").drop_nulls("log_ratio")
-        assert audit(tmp_path / folder).rows == recorded.height
 
 
 def test_answers_whose_first_forward_is_not_finite_move_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,6 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy; default: the run's eval.temperature, which is 1 if not set")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="nucleus sampling, for evaluation only")] = None,
-    top_k: Annotated[int | None, typer.Option(help="top-k sampling, for evaluation only")] = None,
     split: Split = None,
     json_out: JsonOut = None,
 ) -> None:
@@ -57,8 +55,7 @@ def evaluate(
     from fspo.runs import unscored_warnings
 
     result = api.evaluate(
-        model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, top_p=top_p,
-        top_k=top_k, split=split,
+        model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, split=split,
     )  # fmt: skip
     if json_out is not None:
         write_json(result.line(0).model_dump(exclude={"step"}), json_out)

@@ -48,10 +48,6 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
-    if engine == "local" and not dry_run:
-        from fspo.training import processes
-
-        processes.ahead(config)
     quiet()
     if dry_run:
         print(_described(config, folder, engine))

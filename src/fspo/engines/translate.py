@@ -23,7 +23,7 @@ CLIP_NORM = 1.0
 PROMPT = 1024  # longest prompt in tokens; longer ones are left out
 
 LOCAL = (
-    "rollout.staleness", "rollout.precision", "rollout.cache_gib", "update.clip_ratio", "update.all_rows",
+    "rollout.staleness", "rollout.precision", "update.clip_ratio", "update.all_rows",
     "update.max_skipped", "log.bins", "log.cosine", "log.records",
 )  # fmt: skip
 """Settings that only the local engine has."""

@@ -1,6 +1,6 @@
 """Decoding: one step of `rollout.generate` computes the next token of all running answers.
 
-The Llama family has its own decoder. Activations are laid out (features, lanes): on a CPU a product of a large weight
+For models of the Llama family. Activations are laid out (features, lanes): on a CPU a product of a large weight
 with a few columns is about 1.3 times as fast as the transposed one. Projections are fused (queries, keys and values in
 one product, gate and up in another), and norm weights are folded into the weight that follows. All lanes share these
 products; attention is computed per cohort of lanes of similar length.
@@ -9,8 +9,6 @@ Keys and values take memory that grows with the sampled tokens, not with the lim
 cohort and are attended together in dense products. Inside a cohort answers are aligned at their ends: the newest token
 of every row is in the same column, and row r begins at column `shift[r]`. So a step writes one column, and only the
 first columns need a mask. The answers of a prompt read one copy of its keys and values.
-
-Any other architecture is decoded by the module's own forward with transformers' cache, prompts padded left.
 """
 
 from __future__ import annotations
@@ -21,10 +19,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DynamicCache
 
 from fspo.model.forward import Family, rms_norm, trunk
-from fspo.model.loading import Policy
 
 LANES = 16  # the linear layers compute a multiple of this many columns: fewer or an odd number are slower
 BLOCK = 128  # columns by which a cohort grows at least; a long one grows by a quarter, so that little is copied
@@ -35,7 +31,7 @@ SMALL = 1 << 20  # or if at most this many bytes per layer are padding: reading 
 WIDE = 1 << 22
 
 
-# --- the Llama family -----------------------------------------------------------------------------------------------
+# --- the step -------------------------------------------------------------------------------------------------------
 
 
 class _Weights:
@@ -60,12 +56,6 @@ class _Weights:
             self.qkv_bias = torch.cat((bq.view(kv, rep, d), bk.view(kv, 1, d), bv.view(kv, 1, d)), 1).view(-1, 1)
         self.gate_up = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)) * layer.post_attention_layernorm.weight
         self.o, self.down = attention.o_proj.weight, mlp.down_proj.weight
-        self.o_bias = self.gate_up_bias = self.down_bias = None
-        if attention.o_proj.bias is not None:
-            self.o_bias = attention.o_proj.bias.unsqueeze(1)
-        if mlp.gate_proj.bias is not None:
-            self.gate_up_bias = torch.cat((mlp.gate_proj.bias, mlp.up_proj.bias)).unsqueeze(1)
-            self.down_bias = mlp.down_proj.bias.unsqueeze(1)
 
 
 class FamilyDecoder:
@@ -76,12 +66,12 @@ class FamilyDecoder:
 
     def __init__(self, parts: Family, positions: int, threads: int) -> None:
         """`positions` is the longest prompt with its answer."""
-        self.parts, self.device, self.threads = parts, parts.embedding.device, threads
+        self.parts, self.threads = parts, threads
         self.weights = [_Weights(parts, layer) for layer in parts.layers]
-        cos, sin = parts.rotary_tables(torch.arange(positions, device=self.device))
+        cos, sin = parts.rotary_tables(torch.arange(positions))
         self.cos, self.sin = cos, sin[:, : parts.head_size // 2].contiguous()
         self.cohorts: list[Cohort] = []
-        self.position = torch.zeros(0, dtype=torch.long, device=self.device)  # of each lane's next token
+        self.position = torch.zeros(0, dtype=torch.long)  # of each lane's next token
         self.layer_bytes = 2 * parts.kv_heads * parts.head_size * parts.embedding.element_size()
         self.token_bytes = len(parts.layers) * self.layer_bytes
 
@@ -93,12 +83,12 @@ class FamilyDecoder:
         sequences = [(end - n, n, 0, 0) for end, n in zip(ends.tolist(), lengths, strict=True)]
         cache: list[tuple[Tensor, Tensor]] = []
         ids, positions = [i for p in prompts for i in p], [j for n in lengths for j in range(n)]
-        x = trunk(parts, ids, positions, sequences, self.device, cache)
-        rows = torch.tensor(group, device=self.device)
+        x = trunk(parts, ids, positions, sequences, cache)
+        rows = torch.tensor(group)
         self.cohorts.append(prompt_cohort(lengths, cache, rows))
-        self.position = torch.cat((self.position, torch.tensor(lengths, device=self.device)[rows]))
+        self.position = torch.cat((self.position, torch.tensor(lengths)[rows]))
         self._join_neighbours()
-        h = rms_norm(x[(ends - 1).to(self.device)], parts.norm, parts.eps)
+        h = rms_norm(x[ends - 1], parts.norm, parts.eps)
         return (parts.head @ h.t()).index_select(1, rows)
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -127,15 +117,8 @@ class FamilyDecoder:
             turned[..., half:].addcmul_(qk[..., :half], sin)
             self._attend(i, turned, y, mixed)
             x.addmm_(w.o, mixed.t())
-            if w.o_bias is not None:
-                x += w.o_bias
-            y = torch.mm(w.gate_up, self._unit(x))
-            if w.gate_up_bias is not None:
-                y += w.gate_up_bias
-            gate, up = y.chunk(2)
+            gate, up = torch.mm(w.gate_up, self._unit(x)).chunk(2)
             x.addmm_(w.down, F.silu(gate, inplace=True).mul_(up))
-            if w.down_bias is not None:
-                x += w.down_bias
         self.position.add_(1).clamp_max_(len(self.cos) - 1)  # ended answers may run on for a few steps
         for cohort in self.cohorts:
             cohort.t += 1
@@ -167,10 +150,6 @@ class FamilyDecoder:
                 left.append(cohort if len(rows) == cohort.rows else join([(cohort, rows)]))
         self.cohorts = left
         self._join_neighbours()
-
-    def held(self) -> int:
-        """Cached tokens for which memory is held after the next step, padding included."""
-        return sum(cohort.size(cohort.next_capacity()) for cohort in self.cohorts)
 
     def _join_neighbours(self) -> None:
         """Join cohorts that are attended faster together, because little padding is added."""
@@ -212,31 +191,23 @@ class Cohort:
         self.values: list[Tensor] = []
         first = prompt_keys[0]
         self.kv_heads, self.longest = first.shape[1], first.shape[2]
-        device, zero = group.device, first.new_zeros(())
-        lengths = torch.tensor(prompt_lengths, device=device)
+        zero = first.new_zeros(())
+        lengths = torch.tensor(prompt_lengths)
         self.prompt_mask: Tensor | None = None
         if min(prompt_lengths) < self.longest:
-            padding = torch.arange(self.longest, device=device) >= lengths.unsqueeze(1)
+            padding = torch.arange(self.longest) >= lengths.unsqueeze(1)
             self.prompt_mask = torch.where(padding, -torch.inf, zero)[:, None, None]
         self.shift = torch.zeros_like(group) if shift is None else shift
         widest = 0 if shift is None else int(shift.max())
         self.shift_mask: Tensor | None = None
         if widest:
-            before = torch.arange(widest, device=device) < self.shift.unsqueeze(1)
+            before = torch.arange(widest) < self.shift.unsqueeze(1)
             self.shift_mask = torch.where(before, -torch.inf, zero)[:, None, None]
         self._arrange()
 
     @property
     def rows(self) -> int:
         return len(self.group)
-
-    def size(self, capacity: int) -> int:
-        """Positions held if every row has this capacity."""
-        return self.rows * capacity + len(self.prompt_lengths) * self.longest
-
-    def next_capacity(self) -> int:
-        """Columns after the next step."""
-        return self.capacity if self.t < self.capacity else self.t + max(BLOCK, self.t // 4)
 
     def extend(self) -> None:
         """Make room for another token."""
@@ -274,13 +245,13 @@ class Cohort:
         width = int(counts.max())
         order = group.argsort(stable=True)
         first = counts.cumsum(0) - counts
-        within = torch.arange(len(order), device=order.device) - first[group[order]]
-        heads = torch.arange(kv, device=order.device)
+        within = torch.arange(len(order)) - first[group[order]]
+        heads = torch.arange(kv)
         spots = ((group[order] * kv).unsqueeze(1) + heads) * width + within.unsqueeze(1)  # (rows, kv)
         rows = (order * kv).unsqueeze(1) + heads
-        self.slots = torch.zeros(prompts * kv * width, dtype=torch.long, device=order.device)
+        self.slots = torch.zeros(prompts * kv * width, dtype=torch.long)
         self.slots[spots.flatten()] = rows.flatten()
-        self.slot_index = torch.empty(len(order) * kv, dtype=torch.long, device=order.device)
+        self.slot_index = torch.empty(len(order) * kv, dtype=torch.long)
         self.slot_index[rows.flatten()] = spots.flatten()
 
     def _take(self, parts: Sequence[tuple[Cohort, Tensor | None]], t: int) -> None:
@@ -344,7 +315,7 @@ def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
 def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
     """A cohort of answers without a token, from each layer's packed keys and values (tokens, kv heads, head size)."""
     longest = max(lengths)
-    where = torch.tensor([i * longest + j for i, n in enumerate(lengths) for j in range(n)], device=group.device)
+    where = torch.tensor([i * longest + j for i, n in enumerate(lengths) for j in range(n)])
     padded: tuple[list[Tensor], list[Tensor]] = ([], [])
     for layer in cache:
         for out, packed in zip(padded, layer, strict=True):
@@ -352,78 +323,3 @@ def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
             block[where] = packed
             out.append(block.view(len(lengths), longest, *packed.shape[1:]).transpose(1, 2).contiguous())
     return Cohort(lengths, padded[0], padded[1], group)
-
-
-# --- any other architecture -----------------------------------------------------------------------------------------
-
-
-class ModuleDecoder:
-    """The same methods. Lanes that were admitted together are one batch of the module's forward."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.batches: list[_Batch] = []
-        self.token_bytes = 0
-
-    def admit(self, prompts: list[list[int]], group: list[int]) -> Tensor:
-        batch = _Batch(self.policy, prompts, torch.tensor(group, device=self.policy.device))
-        self.batches.append(batch)
-        whole = sum(t.nbytes for layer in batch.cache.layers for t in (layer.keys, layer.values))
-        self.token_bytes = -(-whole // batch.mask.numel())
-        return batch.first.t().contiguous()
-
-    def step(self, tokens: Tensor) -> Tensor:
-        parts = tokens.split([len(batch.mask) for batch in self.batches])
-        logits = [batch.step(part) for batch, part in zip(self.batches, parts, strict=True)]
-        return torch.cat(logits).t().contiguous()
-
-    def keep(self, lanes: Tensor) -> None:
-        left = []
-        a = 0
-        for batch in self.batches:
-            size = len(batch.mask)
-            rows = lanes[(lanes >= a) & (lanes < a + size)] - a
-            a += size
-            if len(rows):
-                batch.keep(rows)
-                left.append(batch)
-        self.batches = left
-
-    def held(self) -> int:
-        return sum(batch.mask.numel() + len(batch.mask) for batch in self.batches)
-
-
-class _Batch:
-    """Prompts padded left, and their answers; `first` are the logits of the answers' first tokens."""
-
-    def __init__(self, policy: Policy, prompts: list[list[int]], group: Tensor) -> None:
-        self.model, self.context, device, pad = policy.model, policy.context, policy.device, policy.pad_id
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
-        self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-        self.cache: Any = DynamicCache(config=self.model.config)
-        self.first = self._forward(ids, (self.mask.cumsum(1) - 1).clamp_min(0)).index_select(0, group)
-        self.keep(group)
-
-    def step(self, tokens: Tensor) -> Tensor:
-        self.mask = F.pad(self.mask, (0, 1), value=1)
-        positions = self.mask.sum(1, keepdim=True) - 1
-        if self.context is not None:  # ended answers may run on for a few steps
-            positions.clamp_max_(self.context - 1)
-        return self._forward(tokens.unsqueeze(1), positions)
-
-    def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.mask = self.mask[rows]
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out = self.model(
-            input_ids=ids,
-            attention_mask=self.mask,
-            position_ids=positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = out.logits[:, -1]
-        return logits

@@ -1,9 +1,9 @@
 """The forward pass for training: log-probs of answers, with one copy of each group's prompt and no padding.
 
 Llama (and SmolLM2), Qwen2 and Qwen3 share one structure: RMSNorm, rotary positions, grouped-query attention and SwiGLU,
-with or without biases, norms on queries and keys, and a tied head. This package computes them with its own code on the
-parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture is
-computed by the module's own forward.
+with or without biases and norms on queries and keys, and a tied head. This package computes them with its own code on
+the parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture,
+and a model on a GPU, can be sampled and evaluated, but not trained here.
 
 The old log-probs come from this forward as well: sampling with a KV cache differs from it by rounding (about 1e-3 in
 low precision), which is more than the whole clip range of a length-normalised objective.
@@ -57,11 +57,13 @@ class Family:
 
 
 def family(policy: Policy) -> Family | None:
-    """The model's parts, or None if only the module's own forward computes it exactly."""
+    """The model's parts, or None if this package does not compute it: another architecture, adapters, or a GPU."""
     base = policy.model
-    if type(base).__name__ not in ARCHITECTURES:
+    if type(base).__name__ not in ARCHITECTURES or policy.device.type != "cpu":
         return None
     config = base.config
+    projections = {name: part for name, part in base.model.layers.named_modules() if name.endswith("_proj")}
+    with_bias = ("q_proj", "k_proj", "v_proj")
     plain = (
         config.hidden_act == "silu"
         and getattr(config, "attention_dropout", 0.0) == 0.0
@@ -70,9 +72,10 @@ def family(policy: Policy) -> Family | None:
         and type(base.lm_head) is nn.Linear
         and base.lm_head.bias is None
         and type(base.model.embed_tokens) is nn.Embedding
+        and all(type(part) is nn.Linear for part in projections.values())  # adapters are other modules
+        and all(part.bias is None for name, part in projections.items() if not name.endswith(with_bias))
     )
-    projections = [part for name, part in base.model.layers.named_modules() if name.endswith("_proj")]
-    if not plain or not all(type(part) is nn.Linear for part in projections):  # adapters are other modules
+    if not plain:
         return None
     heads = config.num_attention_heads
     return Family(
@@ -86,6 +89,17 @@ def family(policy: Policy) -> Family | None:
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
         eps=config.rms_norm_eps,
     )
+
+
+def require_family(policy: Policy) -> Family:
+    """The parts of a model that is to be trained."""
+    parts = family(policy)
+    if parts is None:
+        raise ValueError(
+            f"the local engine does not train {policy.spec!r} ({type(policy.model).__name__} on {policy.device}): use "
+            "a Llama, Qwen2 or Qwen3 without adapters on the CPU, or train with --engine trl or verl"
+        )
+    return parts
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -129,14 +143,11 @@ class LogProbs(NamedTuple):
 
 def logprobs(policy: Policy, batch: Answers, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
     """Log-probs of all completion tokens at the sampling temperature, differentiable with respect to the model."""
-    parts = family(policy)
-    if parts is None:
-        flat, entropy = _padded(policy, batch, temperature, with_entropy)
-    else:
-        hidden, targets = _packed(parts, batch, policy.device)
-        flat, entropy = token_logprobs(hidden, parts.head, targets, temperature, with_entropy)
-    lengths = torch.tensor(batch.lengths, device=flat.device)
-    mask = torch.arange(int(lengths.max()), device=flat.device) < lengths.unsqueeze(1)
+    parts = require_family(policy)
+    hidden, targets = _packed(parts, batch)
+    flat, entropy = token_logprobs(hidden, parts.head, targets, temperature, with_entropy)
+    lengths = torch.tensor(batch.lengths)
+    mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
     return LogProbs(_unpack(flat, mask), mask, None if entropy is None else _unpack(entropy, mask))
 
 
@@ -144,7 +155,7 @@ def _unpack(flat: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _packed(parts: Family, batch: Answers, device: torch.device) -> tuple[Tensor, Tensor]:
+def _packed(parts: Family, batch: Answers) -> tuple[Tensor, Tensor]:
     """Final hidden states that predict the completion tokens, (tokens, D), and those tokens.
 
     The first token of a completion is predicted from the last token of the prompt; the last token of a completion
@@ -171,9 +182,9 @@ def _packed(parts: Family, batch: Answers, device: torch.device) -> tuple[Tensor
         ids += completion[:-1]
         positions += range(prompt_length, prompt_length + length)
 
-    x = trunk(parts, ids, positions, sequences, device)
-    chosen = x.index_select(0, torch.tensor(predictors, device=device))
-    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets, device=device)
+    x = trunk(parts, ids, positions, sequences)
+    chosen = x.index_select(0, torch.tensor(predictors))
+    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets)
 
 
 def trunk(
@@ -181,7 +192,6 @@ def trunk(
     ids: list[int],
     positions: list[int],
     sequences: list[tuple[int, int, int, int]],
-    device: torch.device,
     cache: list[tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """Hidden states (N, D) of packed tokens before the last norm; `sequences` as `attention.plan` takes them.
@@ -189,9 +199,9 @@ def trunk(
     When `cache` is given, each layer's rotated keys and values (N, kv heads, head size) are appended to it.
     """
     n = len(ids)
-    x: Tensor = parts.embed(torch.tensor(ids, device=device))
-    cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
-    layout = plan(sequences, n, x.dtype, device)
+    x: Tensor = parts.embed(torch.tensor(ids))
+    cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions)))
+    layout = plan(sequences, n, x.dtype)
     for layer in parts.layers:
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, parts.eps)
@@ -206,21 +216,6 @@ def trunk(
         h = rms_norm(x, layer.post_attention_layernorm.weight, parts.eps)
         x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
     return x
-
-
-def _padded(policy: Policy, batch: Answers, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Any other architecture: the module's own forward on right-padded sequences, and its own logits."""
-    whole = [[*batch.prompts[g], *c] for c, g in zip(batch.completions, batch.group, strict=True)]
-    width = max(map(len, whole))
-    ids = torch.tensor([s + [policy.pad_id] * (width - len(s)) for s in whole], device=policy.device)
-    attention = torch.tensor([[1] * len(s) + [0] * (width - len(s)) for s in whole], device=policy.device)
-    logits = policy.model(input_ids=ids[:, :-1], attention_mask=attention[:, :-1], use_cache=False).logits
-    prompt = torch.tensor([len(batch.prompts[g]) for g in batch.group], device=policy.device).unsqueeze(1)
-    at = torch.arange(width - 1, device=policy.device)
-    trained = (at >= prompt - 1) & attention[:, 1:].bool()
-    z = (logits[trained] / temperature).log_softmax(-1)
-    flat = z.gather(1, ids[:, 1:][trained].unsqueeze(1)).squeeze(1)
-    return flat, -(z.exp() * z).sum(-1) if with_entropy else None
 
 
 # --- log-probs from hidden states -----------------------------------------------------------------------------------
@@ -317,7 +312,7 @@ class _Head(torch.autograd.Function):
         d_weight = torch.empty_like(weight) if need_weight else None
         spans = _spans(n, vocabulary)
         buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None
-        rows = torch.arange(n, device=targets.device)
+        rows = torch.arange(n)
         for a, b in spans:
             if buffer is None:
                 p = (kept[n * a : n * b].view(n, b - a) - lse).exp_()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fspo import runtime
@@ -28,12 +29,6 @@ class Policy:
     def device(self) -> torch.device:
         device: torch.device = next(self.model.parameters()).device
         return device
-
-    @property
-    def pad_id(self) -> int:
-        """Any id will do: padded positions are masked."""
-        pad: int | None = self.tokenizer.pad_token_id if self.tokenizer is not None else None
-        return pad if pad is not None else (self.eos_ids[0] if self.eos_ids else 0)
 
     @property
     def context(self) -> int | None:
@@ -58,12 +53,14 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
     elif spec.endswith(".gguf"):
         model, tokenizer = _load_gguf(Path(spec))
     else:
-        _require(spec)
         with _reading(spec):  # code that a model brings is never executed
+            if not Path(spec).is_dir() and not isinstance(try_to_load_from_cache(spec, "config.json"), str):
+                HfApi().model_info(spec, timeout=10)  # fails at once, where a loader asks the hub many times over
             model = AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
-    # With dropout the log-probs for training would differ from those that the tokens were sampled with.
-    model = _moved(model, device).eval()
+    with _reading(f"{spec} on {device}"):
+        model.to(torch.device(device))
+    model.eval()  # with dropout the log-probs for training would differ from those that the tokens were sampled with
     return Policy(model, tokenizer, spec, end_ids(model, tokenizer))
 
 
@@ -77,36 +74,9 @@ def _reading(spec: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check that its files are whole, "
-            "and those of a causal language model"
+            f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check the spelling of its folder "
+            "or hub name, that its files are whole and those of a causal language model, and model.device"
         ) from error
-
-
-def _moved(model: Any, device: str) -> Any:
-    try:
-        return model.to(torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
-
-
-def _require(spec: str) -> None:
-    """Refuse what is neither a model's folder nor a hub name, before a loader asks the hub for it many times over."""
-    names = ("config.json", "adapter_config.json")
-    if Path(spec).is_dir():
-        if not any((Path(spec) / name).is_file() for name in names):
-            raise ValueError(f"the folder {spec} holds no model and no run: it has no config.json and no config.yaml")
-        return
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    try:
-        if not any(isinstance(try_to_load_from_cache(spec, name), str) for name in names):
-            HfApi().model_info(spec, timeout=10)
-    except Exception as error:  # a name of another form, no such model, or no connection
-        raise ValueError(
-            f"there is no folder {spec!r}, and no model of that name on the hub, or the hub cannot be asked "
-            f"({type(error).__name__}): check the spelling"
-        ) from None
 
 
 def save(policy: Policy, folder: str | Path) -> None:

@@ -6,7 +6,6 @@ Logits are laid out (vocabulary, rows).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,41 +15,16 @@ WEYL = 0x9E3779B97F4A7C15 - 2**64  # the odd constants of splitmix64, as signed 
 MULTIPLIERS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen. Temperature 0 is greedy."""
+def choose(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+    """One token per row, from logits (vocabulary, rows) and a random number per row; `logits` is overwritten.
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def check(self, evaluation: bool) -> None:
-        """Refuse bad values, and in training whatever changes the distribution."""
-        if not evaluation and (self.top_k is not None or self.top_p is not None):
-            raise ValueError(
-                "top_k and top_p are refused in training: the probabilities of a truncated distribution differ from "
-                "those of the trainer, which biases every importance ratio; remove them, or pass evaluation=True"
-            )
-        if not evaluation and not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}; in training it must be above 0")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature is {self.temperature}; use a positive number, or 0 for greedy decoding")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
-
-    def choose(self, logits: Tensor, uniform: Tensor) -> Tensor:
-        """One token per row, from logits (vocabulary, rows) and a random number per row; `logits` is overwritten."""
-        if self.temperature == 0:
-            token = logits.argmax(0)
-            _require_finite(logits.gather(0, token.unsqueeze(0)))
-            return token
-        if self.temperature != 1.0:
-            logits = logits.div_(self.temperature)
-        if self.top_k is not None or self.top_p is not None:
-            logits = restrict(logits, self.top_k, self.top_p)
-        return draw(logits, uniform)
+    Temperature 0 is greedy.
+    """
+    if temperature == 0:
+        token = logits.argmax(0)
+        _require_finite(logits.gather(0, token.unsqueeze(0)))
+        return token
+    return draw(logits.div_(temperature) if temperature != 1.0 else logits, uniform)
 
 
 def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
@@ -59,8 +33,8 @@ def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
     Each number is a function of the seed, the answer and the position (splitmix64), so streams need no memory and an
     answer draws the same numbers whatever is sampled beside it.
     """
-    keys = _mix(_mix(torch.tensor(seed % 2**63, device=answers.device)) + answers * WEYL)
-    position = start + torch.arange(1, count + 1, device=answers.device).unsqueeze(1)
+    keys = _mix(_mix(torch.tensor(seed % 2**63)) + answers * WEYL)
+    position = start + torch.arange(1, count + 1).unsqueeze(1)
     return _shift(_mix(keys + position * WEYL), 11).double().mul_(2.0**-53)
 
 
@@ -96,7 +70,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     target = uniform * sums.sum(0)
     block = _invert(sums, target)
     before = torch.where(block > 0, sums.cumsum(0).gather(0, (block - 1).clamp_min(0).unsqueeze(0))[0], 0.0)
-    offsets = torch.arange(BLOCK, device=p.device).unsqueeze(1)
+    offsets = torch.arange(BLOCK).unsqueeze(1)
     index = (block * BLOCK + offsets).clamp_max(vocabulary - 1)
     inside = p.gather(0, index).double().masked_fill_(block * BLOCK + offsets >= vocabulary, 0.0)
     return block * BLOCK + _invert(inside, target - before)
@@ -116,16 +90,3 @@ def _invert(p: Tensor, target: Tensor) -> Tensor:
     index = (p.cumsum(0) <= target).sum(0)
     last = p.shape[0] - 1 - (p > 0).flip(0).to(torch.uint8).argmax(0)
     return torch.minimum(index, last)
-
-
-def restrict(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Keep the `top_k` likeliest words, or the fewest with a total probability of `top_p`; the others become -inf."""
-    order = logits.argsort(0, descending=True)
-    ranked = logits.gather(0, order)
-    drop = torch.zeros_like(ranked, dtype=torch.bool)
-    if top_k is not None:
-        drop[top_k:] = True
-    if top_p is not None:
-        p = ranked.softmax(0)
-        drop |= p.cumsum(0) - p >= top_p
-    return torch.empty_like(logits).scatter_(0, order, ranked.masked_fill(drop, -torch.inf))

@@ -13,13 +13,11 @@ from fspo import advantages
 from fspo.config import TrainConfig
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy
-from fspo.rollout.generate import check_request, decode, encode, generate
+from fspo.rollout.generate import decode, encode, generate
 from fspo.tasks import Task
 from fspo.tasks.scoring import Scorer, first_messages
 from fspo.tasks.task import Example
 from fspo.training.processes import Team
-
-MOST_CHECKED = 20_000  # prompts of a data set that are encoded before a run begins: seconds
 
 
 def collect(
@@ -39,37 +37,18 @@ def collect(
     return answers, next_index + prompts
 
 
-def check_prompts(config: TrainConfig, policy: Policy, task: Task, held_out: Task) -> None:
-    """Refuse prompts that the model cannot take, before the run begins: those that it will ask of a data set, and those
-    of the first step where prompts are generated."""
-    for asked, split, count, first in (
-        (task, "train", config.steps * config.rollout.prompts, config.rollout.prompts),
-        (held_out, config.eval.split, config.eval.prompts, config.eval.prompts),
-    ):
-        size = asked.size(split)
-        known = first if size is None else min(count, size, MOST_CHECKED)
-        examples = [asked.example(split, i) for i in range(known)]
-        check_request(encode(policy, examples, config.model.chat), 1, config.rollout.max_new_tokens, policy.context)
-
-
 def _sampled(
     policy: Policy, scorer: Scorer, examples: list[Example], config: TrainConfig, seed: int, indices: Sequence[int]
 ) -> list[Answers]:
     """The answers to each example; `indices` are those of the examples in the request of all processes."""
     settings, n = config.rollout, config.rollout.group
     ids = encode(policy, examples, config.model.chat)
-    with scorer.batch([example for example in examples for _ in range(n)]) as scoring:
-
-        def ended(answers: dict[int, list[int]]) -> None:
-            """Score answers in other processes while the rest is being sampled."""
-            scoring.add(dict(zip(answers, decode(policy, list(answers.values())), strict=True)))
-
-        sampled = generate(
-            policy, ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed,
-            indices=indices, cache_gib=settings.cache_gib, watch=ended if scoring.overlaps else None,
-        )  # fmt: skip
-        texts = decode(policy, sampled.completions)
-        scores = scoring.finish(texts)
+    sampled = generate(
+        policy, ids, n, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=seed,
+        indices=indices,
+    )  # fmt: skip
+    texts = decode(policy, sampled.completions)
+    scores = scorer.score([example for example in examples for _ in range(n)], texts)
     groups = []
     for g, example in enumerate(examples):
         part = slice(g * n, (g + 1) * n)

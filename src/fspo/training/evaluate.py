@@ -69,8 +69,6 @@ def evaluate(
     max_new_tokens: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
-    top_k: int | None = None,
-    top_p: float | None = None,
     chat: bool | None = None,
     team: Team | None = None,
 ) -> Evaluation:
@@ -93,7 +91,7 @@ def evaluate(
         if indices:
             sampled = generate(
                 policy, encode(policy, [part[i] for i in indices], chat), samples, max_new_tokens=max_new_tokens,
-                temperature=temperature, seed=seed + start, evaluation=True, top_k=top_k, top_p=top_p, indices=indices,
+                temperature=temperature, seed=seed + start, indices=indices,
             )  # fmt: skip
             texts = decode(policy, sampled.completions)
             asked = [part[indices[g]] for g in sampled.group]

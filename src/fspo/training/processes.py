@@ -7,7 +7,7 @@ has nothing to exchange; `ProcessTeam` is several, by torch.distributed.
 
 The command's own process is the main one and starts the others, which connect to it over the loopback device. A process
 ends with the main one, whose end closes its standard input; when another process ends, the main process says which and
-how at the next exchange, and stops. torch is imported late: `ahead` starts the others before it.
+how at the next exchange, and stops.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import accumulate, chain, zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from fspo import runtime, settings
 from fspo.config import TrainConfig, names_in
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 _NOTHING = object()
@@ -67,11 +68,11 @@ class Team:
 
     def broadcast(self, value: T) -> T:
         """The main process's value."""
-        return value
+        return self.gather(value)[0]
 
-    def total(self, values: Sequence[float]) -> list[float]:
+    def total(self, values: list[float]) -> list[float]:
         """Each number, summed over the processes."""
-        return list(values)
+        return [sum(numbers) for numbers in zip(*self.gather(values), strict=True)]
 
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Replace each gradient by its sum over the processes. A weight that has none anywhere keeps none."""
@@ -96,41 +97,22 @@ class ProcessTeam(Team):
     """Several processes, with torch.distributed set up; `lost` is called when another process has ended."""
 
     def __init__(self, lost: Callable[[], None] = lambda: None) -> None:
-        import torch.distributed as dist
-
-        self._dist: Any = dist
         self._lost = lost
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
         with self._exchange():
-            self._dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value)
         return values
 
-    def broadcast(self, value: T) -> T:
-        values = [value]
-        with self._exchange():
-            self._dist.broadcast_object_list(values, src=0)
-        return values[0]
-
-    def total(self, values: Sequence[float]) -> list[float]:
-        import torch
-
-        numbers = torch.tensor(values, dtype=torch.float64)
-        with self._exchange():
-            self._dist.all_reduce(numbers)
-        return numbers.tolist()
-
     def sum_gradients(self, weights: Sequence[torch.nn.Parameter]) -> None:
-        import torch
-
         # One buffer: all gradients, then for each weight whether it has one.
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         has = torch.tensor([w.grad is not None for w in weights], dtype=parts[0].dtype)
         buffer = torch.cat([part.reshape(-1) for part in [*parts, has]])
         with self._exchange():
-            self._dist.all_reduce(buffer)
+            dist.all_reduce(buffer)
         *sums, counts = buffer.split([*(w.numel() for w in weights), len(weights)])
         for weight, total, count in zip(weights, sums, counts.tolist(), strict=True):
             weight.grad = total.view_as(weight) if count else None
@@ -149,27 +131,22 @@ class ProcessTeam(Team):
 
 def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
-    alone = _alone(config)
-    if config.processes > 1 and alone:
-        raise ValueError(f"processes = {config.processes} is not possible {alone}")
-    if config.processes or alone:
+    here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
+    if config.processes > 1 and here:
+        raise ValueError(
+            f"processes = {config.processes} is not possible while {here[0]!r} is only known to this process: write "
+            "module:Class, or set processes=1"
+        )
+    if config.processes or here:
         return config.processes or 1
     return runtime.processes(runtime.parameters(config.model.path), prompts=config.rollout.prompts)
-
-
-def _alone(config: TrainConfig) -> str | None:
-    """The reason why several processes are unsupported and what to set, or None."""
-    if config.model.device != "cpu":
-        return f"with model.device={config.model.device}: set processes=1, or use --engine trl or verl for several GPUs"
-    here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
-    return f"while {here[0]!r} is only known to this process: write module:Class, or set processes=1" if here else None
 
 
 # --- the main process -----------------------------------------------------------------------------------------------
 
 
 class _Other:
-    """Another process, started by the main one: it imports what training needs, then waits for its work."""
+    """Another process, started by the main one: it imports what training needs, then reads its work."""
 
     def __init__(self) -> None:
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # what it prints; closed when the run ends
@@ -183,14 +160,11 @@ class _Other:
             self.process.stdin.flush()  # and left open: it is closed when the main process ends
 
     def close(self) -> None:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2 * GRACE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdin is not None
+        self.process.kill()
         with suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self.process.communicate()
         self.output.close()
 
     def end(self) -> str | None:
@@ -205,14 +179,6 @@ class _Other:
         return f"ended with code {code}" + (f" ({last[0]})" if last else "")
 
 
-_waiting: list[_Other] = []  # launched ahead of their run
-
-
-def ahead(config: TrainConfig) -> None:
-    """Launch the other processes of a run while this one still imports its libraries, which takes seconds."""
-    _waiting.extend(_Other() for _ in range(chosen(config) - 1 - len(_waiting)))
-
-
 @contextmanager
 def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     """The team of a run, of `config.processes` processes."""
@@ -220,16 +186,13 @@ def assembled(config: TrainConfig, folder: Path) -> Iterator[Team]:
     if size == 1:
         yield Team()
         return
-    import torch.distributed as dist
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     if any(name == "lo" for _, name in socket.if_nameindex()):  # need not be what this machine's name resolves to
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
-    others = [_waiting.pop() if _waiting else _Other() for _ in range(1, size)]
+    others = [_Other() for _ in range(1, size)]
     try:
         for rank, other in enumerate(others, start=1):
-            other.send((sys.path, os.getcwd(), config, folder, store.port, rank, size))
+            other.send((config, folder, store.port, rank, size))
         while not store.check([f"ready {rank}" for rank in range(1, size)]):
             if any(other.process.poll() is not None for other in others):
                 _lost(others)
@@ -267,9 +230,6 @@ def _follow() -> int:
     """One of the other processes: its exit code."""
     for number in runtime.SIGNALS:  # the main process decides when to stop
         signal.signal(number, lambda *_: None)
-    import torch.distributed as dist
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     from fspo.runs import Observer
     from fspo.training.loop import run
     from fspo.training.stopping import RunInterruptedError
@@ -277,10 +237,9 @@ def _follow() -> int:
     runtime.quiet()
     source = sys.stdin.buffer
     try:
-        sys.path[:], here, config, folder, port, rank, size = pickle.load(source)
+        config, folder, port, rank, size = pickle.load(source)
     except EOFError:  # the main process ended before there was work
         return LOST_MAIN
-    os.chdir(here)  # like the path, it may have changed since this process was launched
     threading.Thread(target=_end_with_main, args=(source,), daemon=True).start()
     store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
     store.set(f"ready {rank}", "")

@@ -25,7 +25,7 @@ from fspo.config import TrainConfig, UpdateConfig
 from fspo.fairness import measure_cosine
 from fspo.fairness.bins import cut
 from fspo.model.answers import Answers, split
-from fspo.model.forward import LogProbs, logprobs
+from fspo.model.forward import LogProbs, logprobs, require_family
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
 from fspo.objectives.batch import Batch, masked
@@ -45,12 +45,12 @@ class Learner:
 
     def __init__(self, policy: Policy, objective: Objective, config: TrainConfig, team: Team | None = None) -> None:
         settings = config.update
+        require_family(policy)
         self.policy, self.objective, self.config, self.team = policy, objective, config, team or Team()
         self.parameters = policy.trainable()
         self.norm_limit = NormLimit(settings)
-        fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
+            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
         )
 
     def learn(self, answers: Answers, step: int) -> list[Update]:
@@ -109,10 +109,10 @@ class Learner:
         mine = policy_logprobs(policy, answers.select(own), temperature, budget) if own else None
         if self.team.size == 1 and mine is not None:
             return mine
-        parts = [part for part in self.team.gather(None if mine is None else mine.cpu()) if part is not None]
+        parts = [part for part in self.team.gather(mine) if part is not None]
         width = max(answers.lengths)
         padded = [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts]
-        return torch.cat(padded).to(policy.device)
+        return torch.cat(padded)
 
     def _needed(self, answers: Answers, rows: list[int]) -> list[int]:
         """Rows to run forward: all, or only rows with nonzero advantage."""
@@ -131,7 +131,7 @@ class Learner:
         measured = (compare, update) if compare is not None and self.team.is_main else None
         mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
         if staleness == 0:
-            mine.old = answers.old[own].cpu()
+            mine.old = answers.old[own]
         parts = self.team.gather(mine)
         if staleness == 0 and self.team.size > 1:
             answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
@@ -192,8 +192,9 @@ class Learner:
             inputs = (out.logprobs, old, advantages[indices].to(out.logprobs), out.mask)
             if compare is not None and k == 0:
                 bins = self.config.log.bins
-                direction = measure_direction(self.objective, inputs, totals, staleness, self.parameters, bins)
-                part.cosine = None if direction is None else Cosine(step=compare[0], update=compare[1], **direction)
+                part.cosine = measure_direction(
+                    self.objective, inputs, totals, staleness, self.parameters, bins, compare
+                )
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
             part.add(result, indices, len(indices) / computed)
@@ -220,8 +221,8 @@ class Learner:
             now = policy_logprobs(self.policy, answers.select(own), self.config.rollout.temperature, budget)
         if now is not None:
             assert answers.old is not None
-            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths, device=now.device)[own]
-            mask = torch.arange(now.shape[1], device=now.device) < lengths.unsqueeze(1)
+            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths)[own]
+            mask = torch.arange(now.shape[1]) < lengths.unsqueeze(1)
             finite = torch.isfinite(now[mask]).all()
             sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
         return Totals.from_vector(self.team.total(sums)), out
@@ -242,7 +243,7 @@ def policy_logprobs(policy: Policy, answers: Answers, temperature: float, token_
         values = logprobs(policy, part, temperature).logprobs
         if result is None:
             result = values.new_zeros(len(answers), max(answers.lengths))
-        result[indices.to(result.device), : values.shape[1]] = values
+        result[indices, : values.shape[1]] = values
     assert result is not None
     return result
 
@@ -264,8 +265,8 @@ class _Part:
 
     def add(self, result: Output, indices: Tensor, share: float) -> None:
         """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
-        self.log_ratio[indices] = result.log_ratio.double().cpu()
-        self.accepted[indices] = result.accepted.double().cpu()
+        self.log_ratio[indices] = result.log_ratio.double()
+        self.accepted[indices] = result.accepted.double()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value
         self.loss += float(result.loss.detach())
@@ -344,8 +345,9 @@ def measure_direction(
     staleness: int,
     parameters: Iterable[Tensor],
     bins: int,
-) -> dict[str, Any] | None:
-    """Cosine, bounds and shares by quantile bins of length, as `Cosine` has them; None where either update is zero.
+    at: tuple[int, int] = (0, 0),
+) -> Cosine | None:
+    """Cosine, bounds and shares by quantile bins of length, of the step and update `at`; None where either is zero.
 
     `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
     left in the parameters. Takes two backward passes per bin.
@@ -361,15 +363,12 @@ def measure_direction(
     lengths = cut(batch.lengths.double().cpu().numpy(), bins)
     index = torch.as_tensor(lengths.index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
-    shares = [
-        GradientShare(low=low, high=high, true=true_share, clipped=share)
-        for (low, high), true_share, share in zip(
-            lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True
-        )
-    ]
-    return {
-        "measured": cosine.measured,
-        "bound": float(cosine.bound),
-        "bound_tight": float(cosine.tight),
-        "shares": shares,
-    }
+    bins_with_shares = zip(lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
+    return Cosine(
+        step=at[0],
+        update=at[1],
+        measured=cosine.measured,
+        bound=float(cosine.bound),
+        bound_tight=float(cosine.tight),
+        shares=[GradientShare(low=low, high=high, true=a, clipped=b) for (low, high), a, b in bins_with_shares],
+    )
