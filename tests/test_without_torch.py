@@ -14,7 +14,7 @@ import fspo
 from helpers.synthetic import make_run
 
 ROOT = Path(__file__).parents[1]
-MISSING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf", "psutil", "trl", "verl")
+MISSING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf", "psutil", "pebble", "trl", "verl")
 
 # Looks the packages up before anything else does, and says that they are not there.
 BLOCK = f"""

@@ -39,17 +39,9 @@ def quarter_second() -> float:
     return 1.0
 
 
-def integer() -> int:
-    return 1
-
-
 def loop() -> NoReturn:
     while True:
         pass
-
-
-def loop_in_c() -> float:
-    return float(len(str(9 ** (9**9))))
 
 
 def allocate() -> NoReturn:
@@ -93,48 +85,21 @@ def fork_and_return() -> float:
     return 0.25
 
 
-def daemonise() -> float:
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            time.sleep(1000)
-        os._exit(0)
-    return 0.25
-
-
 def fork_and_vanish() -> NoReturn:
     if os.fork() == 0:
-        os.setsid()
         time.sleep(1000)
     os._exit(1)
 
 
 def fork_and_loop() -> NoReturn:
     if os.fork() == 0:
-        os.setsid()
         time.sleep(1000)
     loop()
 
 
-def kill_the_fork_server() -> None:
+def kill_the_server() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(1000)
-
-
-def not_a_number() -> float:
-    return float("nan")
-
-
-def infinite() -> float:
-    return float("inf")
-
-
-def words() -> str:
-    return "1.0"
-
-
-def nothing() -> None:
-    pass
 
 
 def tell_pid_and_loop() -> NoReturn:

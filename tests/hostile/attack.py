@@ -1,11 +1,10 @@
 """Run the hostile programs in the sandbox as the user of this process, and print what each of them achieved.
 
-    python attack.py BACKEND [NAME ...]
+    python attack.py ISOLATION [NAME ...]
 
-BACKEND is `bubblewrap`, `namespaces`, or `limits` for no isolation at all, where the attacks must succeed.
-
-The output is one JSON object: program -> how its attack succeeded, or the empty string. The script needs nothing but
-the standard library and `fspo.tasks.sandbox`, so that a test can run it as another user with another interpreter.
+ISOLATION is `full`, or `limits`, where the attacks must succeed. The output is one JSON object: program -> how its
+attack succeeded, or the empty string. The script needs nothing but the standard library and `fspo.tasks.sandbox`, so
+that a test can run it as another user with another interpreter.
 """
 
 import contextlib
@@ -24,8 +23,7 @@ from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
-from fspo.tasks.sandbox import launch
-from fspo.tasks.sandbox.launch import Isolation, Limits, run_python
+from fspo.tasks.sandbox import Isolation, Limits, run_python
 
 PROGRAMS = Path(__file__).with_name("programs")
 LIMITS = Limits(seconds=60.0)  # no program needs its time: an attack must not fail because the machine is slow
@@ -40,25 +38,19 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
     """A host with everything that a program might want; each part holds the secret."""
     folder = Path(tempfile.mkdtemp(prefix="scene-"))
     folder.chmod(0o755)
-    task, private, home = folder / "task.jsonl", folder / "private.txt", folder / "home"
+    task, private = folder / "task.jsonl", folder / "private.txt"
     task.write_text(json.dumps({"prompt": "p", "tests": [{"input": "1", "output": secret}]}))
     private.write_text(secret)
     private.chmod(0o600)
-    (home / ".ssh").mkdir(parents=True)
-    (home / ".ssh" / "id_ed25519").write_text(secret)
-    environment = {"SECRET": secret}
     sleep = "import time; time.sleep(600)"
-    victims = [subprocess.Popen([sys.executable, "-c", sleep, str(task), secret], env=environment) for _ in range(2)]
+    victims = [subprocess.Popen([sys.executable, "-c", sleep, str(task), secret]) for _ in range(2)]
     abstract = f"\0scene-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as stack:
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        servers = [tcp]
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))]
         for address in (str(folder / "socket"), abstract):
-            server = stack.enter_context(socket.socket(socket.AF_UNIX))
-            server.bind(address)
-            server.listen()
-            servers.append(server)
-            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(address + ".dgram")
+            servers.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+            servers[-1].bind(address)
+            servers[-1].listen()
         (folder / "socket").chmod(0o777)
         for server in servers:
             threading.Thread(target=_serve, args=(server, secret), daemon=True).start()
@@ -71,18 +63,15 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
         assert segment >= 0
         try:
             yield {
-                "folder": str(folder),
                 "task": str(task),
                 "private": str(private),
-                "home": str(home),
                 "unix": str(folder / "socket"),
                 "abstract": abstract,
-                "port": tcp.getsockname()[1],
+                "port": servers[0].getsockname()[1],
                 "shm": key,
                 "posix": memory.name,
                 "victims": [victim.pid for victim in victims],
                 "host": os.uname().nodename,
-                "own": str(private),
                 "again": False,
             }
             assert all(victim.poll() is None for victim in victims), "a process of the host was killed"
@@ -109,13 +98,9 @@ def _serve(server: socket.socket, secret: str) -> None:
 
 def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) -> str:
     """Run one program on two inputs; returns how its attack succeeded, or nothing."""
-    needle = secrets.token_hex(8)
-    first = json.dumps({**facts, "needle": needle})
-    second = json.dumps({**facts, "again": True, "needle": needle, "token": f"{needle}-input-2"})
-    code = (PROGRAMS / f"{name}.py").read_text() + f"\n# {needle}\n"
-    before = _left(needle)
+    code = (PROGRAMS / f"{name}.py").read_text()
     try:
-        outcomes = run_python(code, [first, second], LIMITS, isolation)
+        outcomes = run_python(code, [json.dumps(facts), json.dumps({**facts, "again": True})], LIMITS, isolation)
     except RuntimeError as error:
         return f"it is not scored: {error}"
     if len(outcomes) != 2:
@@ -123,41 +108,18 @@ def attack(name: str, facts: dict[str, Any], secret: str, isolation: Isolation) 
     for outcome in outcomes:
         if secret in outcome.stdout or "reached" in outcome.stdout:
             return f"{outcome.status}: {outcome.stdout[:200]}"
-        if len(outcome.stdout) > 2 * LIMITS.output_kb * 1024:
-            return f"printed {len(outcome.stdout)} characters"
-    if f"{needle}-input-2" in outcomes[0].stdout:
-        return "it read the input of another test"
-    if "forged" in "".join(outcome.stdout for outcome in outcomes):
-        return "it wrote an outcome"
-    if left := _left(needle) - before:
-        return f"it left {sorted(left)}"
     return ""
 
 
-def _left(needle: str) -> set[str]:
-    """The files of the sandbox in the temporary folder of this script, and the processes of the program."""
-    left = {str(path) for path in Path(tempfile.gettempdir()).glob("fspo-*")}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if needle.encode() in path.read_bytes():
-                left.add(path.parent.name)
-    return left
-
-
-def main(backend: str, chosen: list[str]) -> None:
-    isolation: Isolation = "limits" if backend == "limits" else "full"
-    launch.ISOLATED = (backend,)
+def main(isolation: Isolation, chosen: list[str]) -> None:
     secret = f"secret{secrets.token_hex(8)}"
     reached = {}
-    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        os.chmod(folder, 0o755)
-        tempfile.tempdir = folder
-        with scene(secret) as facts:
-            for name in chosen or names():
-                reached[name] = attack(name, facts, secret, isolation)
-                print(name, reached[name], file=sys.stderr)
+    with scene(secret) as facts:
+        for name in chosen or names():
+            reached[name] = attack(name, facts, secret, isolation)
+            print(name, reached[name], file=sys.stderr)
     print(json.dumps(reached))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main("limits" if sys.argv[1] == "limits" else "full", sys.argv[2:])

@@ -14,7 +14,7 @@ import pytest
 import fspo.tasks as tasks
 from fspo.tasks import Scorer
 from fspo.tasks.code import extract_program
-from fspo.tasks.sandbox.launch import Limits, Outcome, run_python
+from fspo.tasks.sandbox import Limits, Outcome, run_python
 
 if sys.platform != "linux":
     pytest.skip("the sandbox is for Linux", allow_module_level=True)
@@ -54,10 +54,10 @@ def test_file_size_memory_time_and_output_are_limited() -> None:
 
 def test_killing_the_sandbox_from_outside_takes_everything_down() -> None:
     sleep = "import time; time.sleep(600)"
-    code = f"import fspo.tasks.sandbox.launch as s\ns.run_python({sleep!r}, [''], s.Limits(seconds=600))"
+    code = f"import fspo.tasks.sandbox as s\ns.run_python({sleep!r}, [''], s.Limits(seconds=600))"
     caller = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     family: list[psutil.Process] = []
-    while len(family) < 3 and caller.poll() is None:  # the script, process 1, the program
+    while len(family) < 3 and caller.poll() is None:  # bubblewrap, process 1, the program
         time.sleep(0.05)
         family = psutil.Process(caller.pid).children(recursive=True)
     family[0].kill()
@@ -120,25 +120,18 @@ def test_the_last_python_block_is_the_program(completion: str) -> None:
     assert extract_program("print(1)") == "print(1)"
 
 
-@pytest.mark.parametrize(
-    ("tests", "says"),
-    [
-        ([{"input": "1"}], "has no usable tests: write"),
-        ([{"input": "1", "output": "x" * (2**18 + 1)}], "more than 256 KB, the most that a program may print: shorten"),
-    ],
-)
-def test_rows_that_no_program_can_pass_are_refused_at_the_start(tmp_path: Path, tests: list[Any], says: str) -> None:
+def test_rows_without_usable_tests_are_refused_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     good = {"prompt": "p", "tests": [{"input": "1", "output": "2"}]}
-    path.write_text(json.dumps(good) + "\n" + json.dumps({"prompt": "q", "tests": tests}) + "\n")
+    path.write_text(json.dumps(good) + "\n" + json.dumps({"prompt": "q", "tests": [{"input": "1"}]}) + "\n")
     task = tasks.get({"name": f"code:{path}", "eval_path": str(path)})
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match="has no usable tests: write"):
         Scorer(task).__enter__()
 
 
 @pytest.mark.parametrize("graded", [False, True])
 def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None:
-    """Whatever a program does to itself or tries on its supervisor is its own 0, also after the scorer's time."""
+    """Whatever a program does to itself or to process 1 is its own 0, also after the scorer's time."""
     task = tasks.get({"name": f"code:{doubling}", "eval_path": doubling, "graded": graded, "seconds": 0.5})
     example = task.example("eval", 0)
     completions = [
@@ -146,6 +139,7 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
         "import os\nwhile True:\n  os.mkdir('d'); os.chdir('d')",
         "import resource\nfor i in range(9): resource.prlimit(1, resource.RLIMIT_AS, (0, 0))",
         "import os, signal\nfor i in range(1, 65): os.kill(1, i)",
+        "import os\nopen(f'/proc/{os.getppid()}/fd/2', 'w').write('refused')",
         "import os, signal\nos.kill(0, signal.SIGSTOP)",
     ]
     with Scorer(task, timeout=0.2) as scorer:
@@ -155,6 +149,6 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
 
 
 def test_an_answer_has_a_time_limit_for_all_its_tests() -> None:
-    """No Python starts within a microsecond, and the runs after the first are not begun."""
+    """After a microsecond the runs after the first are not begun."""
     outcomes = run_python("print(1)", [""] * 50, Limits(SECONDS, answer_seconds=1e-6))
-    assert outcomes == [Outcome("timeout", "")] * 50
+    assert outcomes[1:] == [Outcome("timeout", "")] * 49

@@ -43,27 +43,15 @@ def asked(task: Task, completions: list[str]) -> list[tasks.Example]:
 
 FAILURES = {
     "loop": "timeout",
-    "loop_in_c": "timeout",
     "fork_and_loop": "timeout",
     "allocate": "memory",
     "fail": "error",
     "leave": "error",
-    "not_a_number": "error",
-    "infinite": "error",
-    "words": "error",
-    "nothing": "error",
     "vanish": "crash",
     "segfault": "crash",
     "fork_and_vanish": "crash",
 }
-VALUES = {
-    "good": 1.0,
-    "integer": 1.0,
-    "binary": 0.5,
-    "fork_and_sleep": 0.25,
-    "fork_and_return": 0.25,
-    "daemonise": 0.25,
-}
+VALUES = {"good": 1.0, "binary": 0.5, "fork_and_sleep": 0.25, "fork_and_return": 0.25}
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -103,43 +91,42 @@ def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
 
 
 @pytest.mark.usefixtures("no_process_left")
-@pytest.mark.parametrize("name", ["fork_and_sleep", "daemonise", "fork_and_vanish", "fork_and_loop"])
-def test_children_of_a_reward_end_with_its_sample(name: str, rewards: Rewards, children: Children) -> None:
+@pytest.mark.parametrize("name", ["fork_and_vanish", "fork_and_loop"])
+def test_children_of_a_reward_end_with_its_process(name: str, rewards: Rewards, children: Children) -> None:
     task = rewards("reward")
     with Scorer(task, workers=1, timeout=TIMEOUT) as scorer:
-        score = scorer.score(asked(task, [name]), [name])[0]
-        assert (score.value, score.failure) == (VALUES.get(name), FAILURES.get(name))
-        scorer.score([task.example("train", 0)], ["good"])
-        # the fork server and its worker
-        assert len(children()) == 2
+        assert scorer.score(asked(task, [name]), [name])[0].failure == FAILURES[name]
+        assert scorer.score([task.example("train", 0)], ["good"]) == [Score(1.0)]
+        assert len(children()) == 2  # the server and its worker
 
 
 @pytest.mark.usefixtures("no_process_left")
-def test_a_dead_fork_server_is_replaced(rewards: Rewards, children: Children) -> None:
+def test_a_dead_server_is_replaced(rewards: Rewards, children: Children) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(6)]
-    with Scorer(task, timeout=60) as scorer:
-        assert scorer.score(examples[:1], ["kill_the_fork_server"])[0].failure == "crash"
+    with Scorer(task) as scorer:
+        assert scorer.score(examples[:1], ["kill_the_server"])[0].failure == "crash"
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
-        server = next(child for child in children() if child.ppid() == os.getpid())
-        server.kill()  # between two batches, as an out-of-memory killer would
+        worker = next(child for child in children() if child.ppid() != os.getpid())
+        worker.kill()  # between two batches, as an out-of-memory killer would
         assert scorer.score(examples, ["good"] * 6) == [Score(1.0)] * 6
 
 
 @pytest.mark.usefixtures("no_process_left")
 def test_scores_are_in_order(rewards: Rewards) -> None:
     task = rewards("echo")
-    examples = [task.example("train", i) for i in range(3000)]
+    examples = [task.example("train", i) for i in range(600)]
     with Scorer(task) as scorer:
-        scores = scorer.score(examples, [str(i) for i in range(3000)])
-    assert [score.value for score in scores] == [i / 1000 for i in range(3000)]
+        for _ in range(2):  # the second time in larger chunks
+            scores = scorer.score(examples, [str(i) for i in range(600)])
+            assert [score.value for score in scores] == [i / 1000 for i in range(600)]
     assert not scorer.failures
 
 
 @pytest.mark.usefixtures("no_process_left")
 def test_answers_added_early_have_the_scores_of_one_call(rewards: Rewards) -> None:
     task = rewards("reward")
-    completions = ["good", "vanish", "binary", "fail", "good", "allocate", "integer"] * 3
+    completions = ["good", "vanish", "binary", "fail", "good", "allocate", "fork_and_return"] * 3
     examples = [task.example("train", i) for i in range(len(completions))]
     with Scorer(task, memory_mb=96) as scorer:
         expected = scorer.score(examples, completions)
@@ -151,21 +138,6 @@ def test_answers_added_early_have_the_scores_of_one_call(rewards: Rewards) -> No
             scores = batch.finish(completions)
     assert [(s.value, s.failure) for s in scores] == [(s.value, s.failure) for s in expected]
     assert scorer.failures == once + once
-
-
-@pytest.mark.usefixtures("no_process_left")
-def test_scoring_goes_on_between_two_additions(rewards: Rewards) -> None:
-    """All answers are scored before `finish` is called."""
-    task = rewards("reward")
-    examples = [task.example("train", i) for i in range(4)]
-    with Scorer(task) as scorer, scorer.batch(examples) as batch:
-        batch.add(dict.fromkeys(range(4), "good"))
-        pool = scorer._processes()
-        assert pool is not None
-        while pool._todo or any(slot.pending for slot in pool._slots):
-            batch.add({})
-        assert pool._results == [(1.0, None, "")] * 4
-        assert batch.finish(["good"] * 4) == [Score(1.0)] * 4
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -264,11 +236,7 @@ def test_the_parts_of_a_mixture_are_scored_by_their_own_rules(rewards: Rewards) 
     assert [score.value for score in scores] == [1.0 if e.task == "sort" else 0.5 for e in examples]
 
 
-def test_arguments_are_checked() -> None:
+def test_an_example_needs_a_completion() -> None:
     task = tasks.get("sort")
-    bad: dict[str, Any]
-    for bad in ({"workers": 0}, {"timeout": 0.0}, {"memory_mb": 1}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            Scorer(task, **bad)
     with pytest.raises(ValueError, match="1 examples have 2 completions"):
         Scorer(task).score([task.example("train", 0)], ["a", "b"])

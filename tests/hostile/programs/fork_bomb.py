@@ -1,6 +1,6 @@
 """Fork again and again.
 
-Stopped by: RLIMIT_NPROC in a user id of its own; the namespace is killed.
+Stopped by: RLIMIT_NPROC, in a user id or user namespace of its own.
 """
 
 import contextlib

@@ -1,12 +1,16 @@
-"""Become root, gain capabilities, clear no_new_privs, run a setuid program.
+"""Become root, gain capabilities, mount, change the host's name.
 
-Stopped by: no capabilities, an empty bounding set, no_new_privs; no setuid program in the root, nosuid.
+Stopped by: no capabilities, and no_new_privs, with which no file gives any; namespaces of its own.
 """
 
 import contextlib
+import ctypes
+import json
 import os
-import subprocess
 from typing import Any
+
+scene = json.loads(input())
+libc = ctypes.CDLL(None, use_errno=True)
 
 acts: list[Any] = [lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.setresuid(0, 0, 0)]
 for act in acts:
@@ -14,10 +18,10 @@ for act in acts:
         act()
         print("reached")
 status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
-capabilities = [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
-if any(capabilities) or status["NoNewPrivs"] != "1":
-    print("reached")
-for name in ("/usr/bin/su", "/bin/su", "/usr/bin/sudo", "/usr/bin/passwd", "/bin/mount", "/usr/bin/newuidmap"):
-    with contextlib.suppress(OSError):
-        subprocess.run([name, "--help"], capture_output=True)
-        print("reached", name)
+if any(int(status[name], 16) for name in ("CapPrm", "CapEff", "CapAmb")) or status["NoNewPrivs"] != "1":
+    print("reached a capability")
+for kind in (b"proc", b"tmpfs", b"overlay"):
+    if libc.mount(b"none", b"/box", kind, 0, None) == 0:
+        print("reached", kind)
+if os.uname().nodename == scene["host"] or libc.sethostname(b"x", 1) == 0:
+    print("reached the host's name")

@@ -1,6 +1,6 @@
-"""Read files of the host: by path, through symbolic and hard links, and through /proc/*/root and /proc/*/cwd.
+"""Read files of the host: by path, through links, and through /proc/*/root.
 
-Stopped by: the root holds only the interpreter and its libraries; process 1 is hidden and has left the host's root too.
+Stopped by: the root holds only the interpreter and its libraries; process 1 has left the host's root too.
 """
 
 import contextlib
@@ -9,20 +9,15 @@ import os
 
 scene = json.loads(input())
 
-for path in (scene["task"], scene["private"], scene["home"] + "/.ssh/id_ed25519", "/etc/shadow", "/etc/passwd"):
+for path in (scene["task"], scene["private"], "/etc/shadow", "/etc/passwd"):
     with contextlib.suppress(OSError):
         print("reached", len(open(path).read()))
     with contextlib.suppress(OSError):
-        os.symlink(path, "link")
-        print("reached", len(open("link").read()))
-    with contextlib.suppress(OSError):
-        os.unlink("link")
         os.link(path, "link")
         print("reached a link to", path)
-for pid in ("1", "self", str(os.getppid())):
-    for name in ("root", "cwd"):
-        for path in ("etc/shadow", "../../etc/shadow", scene["task"].lstrip("/")):
+    for pid in ("1", "self"):
+        for name in ("root", "cwd/../.."):
             with contextlib.suppress(OSError):
-                print("reached", len(open(f"/proc/{pid}/{name}/{path}").read()))
-if os.path.exists("/.old") or os.path.exists("/oldroot"):
+                print("reached", len(open(f"/proc/{pid}/{name}{path}").read()))
+if os.path.exists("/oldroot"):
     print("reached the old root")

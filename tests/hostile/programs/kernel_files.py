@@ -1,17 +1,17 @@
-"""Open /dev/mem, /dev/kmsg, disks, terminals and /dev/fuse; write to /sys, /proc/sys and /proc/sysrq-trigger.
+"""Open /dev/mem, /dev/kmsg, disks, the terminal and /dev/fuse; write to /sys, /proc/sys and /proc/sysrq-trigger.
 
-Stopped by: /dev holds null, zero, full, random and urandom; there is no /sys, and /proc is read-only.
+Stopped by: a /dev of its own; there is no /sys, and these files of /proc belong to root or are read-only.
 """
 
 import contextlib
 
-devices = ("mem", "kmem", "port", "kmsg", "vda", "sda", "nvme0n1", "fuse", "tty", "ptmx", "console", "kvm", "net/tun")
+devices = ("mem", "kmem", "port", "kmsg", "vda", "sda", "nvme0n1", "fuse", "tty", "console", "kvm", "net/tun")
 
 for name in devices:
     with contextlib.suppress(OSError):
         open(f"/dev/{name}", "rb").close()
         print("reached", name)
-for path in ("/sys/power/state", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/self/oom_score_adj"):
+for path in ("/sys/power/state", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"):
     with contextlib.suppress(OSError):
         open(path, "w").write("0")
         print("reached", path)

@@ -1,6 +1,6 @@
 """Hold more than half of the limit in each of four processes.
 
-Stopped by: the supervisor counts the memory of all processes.
+Stopped by: the sandbox counts the memory of all processes.
 """
 
 import os

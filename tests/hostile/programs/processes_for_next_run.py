@@ -1,6 +1,6 @@
-"""Leave a daemon, and zombies that count against the limit of the next run.
+"""Leave a daemon that ignores signals, and processes up to the limit.
 
-Stopped by: after each run the namespace is killed and reaped.
+Stopped by: each run has a process namespace of its own, which ends with it.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 scene = json.loads(input())
 
 if scene["again"]:
-    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
     if others:
         print("reached", others)
     try:
@@ -21,14 +21,11 @@ if scene["again"]:
     except OSError:
         print("reached the limit of another run")
     os._exit(0)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        for sign in range(1, 32):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(sign, signal.SIG_IGN)
-        time.sleep(60)
 with contextlib.suppress(OSError):
     while True:
         if os.fork() == 0:
-            os._exit(0)
+            os.setsid()
+            for sign in range(1, 32):
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(sign, signal.SIG_IGN)
+            time.sleep(60)

@@ -1,6 +1,6 @@
 """Attach the host's System V and POSIX shared memory.
 
-Stopped by: an IPC namespace of its own, no /dev/shm; seccomp.
+Stopped by: an IPC namespace and a /dev of its own.
 """
 
 import contextlib

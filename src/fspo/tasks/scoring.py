@@ -1,0 +1,396 @@
+"""Scores a batch of answers: in this process if that is safe, else in processes that can be killed.
+
+The processes belong to a server, which imports the task once and holds a pool of the library pebble: it forks the
+workers, enforces the time limits and replaces workers that died. It has no part of the trainer's memory, so that
+forking is safe whatever the trainer runs, and is in a session of its own: Ctrl-C reaches the trainer only.
+"""
+
+import contextlib
+import json
+import math
+import multiprocessing
+import numbers
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from decimal import Decimal
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkProcess
+from typing import TYPE_CHECKING, Any
+
+from fspo.tasks.task import Example, Task
+
+__all__ = ["Score", "Scorer", "first_messages"]
+
+if TYPE_CHECKING:
+    from pebble import ProcessPool
+
+LARGEST = 1e18  # differences and squares of rewards then fit a float32, in which gradients are computed
+STARTUP = 120.0  # seconds for the imports of the task
+CHUNK, CHUNK_SECONDS = 32, 0.05  # most samples sent to a worker at once, and the time that they should take
+OUT_OF_MEMORY = 77  # exit code of a worker
+LAUNCH = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from fspo.tasks.scoring import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+Sample = tuple[Example, str]  # with the completion
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward, or why there is none: timeout, error, memory or crash."""
+
+    value: float | None
+    failure: str | None = None
+    detail: str = ""  # the message of the error
+
+
+def first_messages(scores: Iterable[Score]) -> dict[str, str]:
+    """The first message of each kind of failure, without memory addresses, which differ between equal runs."""
+    messages: dict[str, str] = {}
+    for score in scores:
+        if score.failure and score.failure not in messages:
+            messages[score.failure] = re.sub(r"0x[0-9a-fA-F]{4,}", "0x...", score.detail)[:300]
+    return messages
+
+
+class ScoringBatch:
+    """Scores of one completion per example; see `Scorer.batch`."""
+
+    def __init__(self, scorer: "Scorer", examples: Sequence[Example], server: "Connection[Any, Any] | None") -> None:
+        self._scorer, self._examples, self._server = scorer, examples, server
+        self._sent: list[int] = []
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether scoring runs in other processes, so that `add` saves time."""
+        return self._server is not None
+
+    def add(self, completions: Mapping[int, str]) -> None:
+        """Begin to score these completions, by index."""
+        if self._server is not None and completions:
+            self._sent += completions
+            with contextlib.suppress(OSError):  # `finish` sees that the server has ended
+                self._server.send([(self._examples[i], text) for i, text in completions.items()])
+
+    def finish(self, completions: Sequence[str]) -> list[Score]:
+        """All scores in order; completions that were not added are scored now."""
+        if len(self._examples) != len(completions):
+            raise ValueError(f"{len(self._examples)} examples have {len(completions)} completions: give one each")
+        if self._server is None:
+            pairs = zip(self._examples, completions, strict=True)
+            return self._scorer.counted([checked(self._scorer.task, example, text) for example, text in pairs])
+        self.add({i: completions[i] for i in sorted(set(range(len(completions))) - set(self._sent))})
+        try:
+            self._server.send(None)
+            scores = dict(zip(self._sent, self._server.recv(), strict=True))
+        except (EOFError, OSError):
+            self._scorer.close()
+            scores = dict.fromkeys(self._sent, Score(None, "crash", "the server of the scoring processes ended"))
+        return self._scorer.counted([scores[i] for i in range(len(completions))])
+
+
+class Scorer:
+    """Scores batches in order. An answer that cannot be scored is counted in `failures` and does not stop the others;
+    `first_messages` has the first message of each kind of failure.
+
+    `timeout` is in wall-clock seconds per answer. `memory_mb` is what a scoring process may allocate in addition to the
+    libraries it has loaded.
+    """
+
+    def __init__(self, task: Task, workers: int = 2, timeout: float = 10.0, memory_mb: int = 2048) -> None:
+        self.task = task
+        self.failures: Counter[str] = Counter()
+        self.first_messages: dict[str, str] = {}
+        self._setup = (task, workers, timeout, memory_mb)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Scorer":
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def score(self, examples: Sequence[Example], completions: Sequence[str]) -> list[Score]:
+        """One score per completion, in order."""
+        with self.batch(examples) as batch:
+            return batch.finish(completions)
+
+    @contextlib.contextmanager
+    def batch(self, examples: Sequence[Example]) -> Iterator["ScoringBatch"]:
+        """Score one completion per example, beginning with those that are known before the others."""
+        with self._lock:
+            try:
+                yield ScoringBatch(self, examples, self._start())
+            except BaseException:  # as by an interrupt: results of this batch must not arrive in the next
+                self.close()
+                raise
+
+    def counted(self, scores: list[Score]) -> list[Score]:
+        """The scores, after adding their failures to the counts."""
+        self.failures.update(score.failure for score in scores if score.failure)
+        self.first_messages = first_messages(scores) | self.first_messages
+        return scores
+
+    def close(self) -> None:
+        """End the scoring processes and what they started."""
+        if self._process is not None:
+            self._connection.close()
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> "Connection[Any, Any] | None":
+        """Start the server unless it runs; the connection to it, or None if every part of the task is trusted."""
+        if all(part.trusted for part in self.task.components()):
+            return None
+        if self._process is not None and self._process.poll() is None:
+            return self._connection
+        self.close()
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        try:
+            self._connection.send(self._setup)
+            problem = self._connection.recv() if self._connection.poll(STARTUP) else "it did not reply while importing"
+        except (EOFError, OSError):
+            problem = "it ended while importing"
+        if problem:
+            self.close()
+            raise ValueError(f"the scoring process could not load the task: {' '.join(problem.split())}")
+        return self._connection
+
+
+def checked(task: Task, example: Example, completion: str) -> Score:
+    """A score, or the kind of failure and its message; an exception of the reward is not raised."""
+    try:
+        value: Any = task.score(example, completion)
+        number = _number(value)
+        if number is None:
+            return Score(None, "error", f"the reward returned {_shown(value)}, which is not a number")
+        if not math.isfinite(number):
+            return Score(None, "error", f"the reward returned {_shown(value)}, which is not finite")
+        if abs(number) > LARGEST:
+            return Score(
+                None, "error", f"the reward returned {_shown(value)}, which is beyond {LARGEST:g}: scale it down"
+            )
+        return Score(number)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return Score(None, "error", message(error))
+
+
+def message(error: BaseException) -> str:
+    """The class and text of an exception."""
+    return "".join(traceback.format_exception_only(error)).strip()[-500:]
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python, numpy or torch as a float, also as an array without dimensions; None if it is none."""
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        value = value.item()
+    return float(value) if isinstance(value, numbers.Real | Decimal) else None
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.100}"
+
+
+# --- the server ---
+
+
+def serve(fd: int, trainer: int) -> None:
+    """The main function of the server: read samples, score them in the pool, and end with the trainer."""
+    signal.signal(signal.SIGTERM, lambda *_: _end())
+    threading.Thread(target=_end_with, args=(trainer,), daemon=True).start()
+    connection: Connection[Any, Any] = Connection(fd)
+    try:
+        task, *settings = connection.recv()
+        try:
+            task.prepare()
+            connection.send("")
+        except BaseException as error:
+            connection.send(message(error))
+        pool = Pool(task, *settings, fd)
+        while True:
+            samples = connection.recv()
+            if samples is None:
+                connection.send(pool.finish())
+            else:
+                pool.submit(samples)
+    except (EOFError, OSError):
+        _end()
+
+
+def _end() -> None:
+    for worker in multiprocessing.active_children():
+        worker.terminate()
+    os._exit(0)
+
+
+def _end_with(trainer: int) -> None:
+    while os.getppid() == trainer:
+        time.sleep(0.5)
+    _end()
+
+
+class Pool:
+    """Scores the samples of one batch after the other in worker processes.
+
+    Cheap samples are sent in chunks, whose time limit is that of a single sample. If a chunk exceeds it, or its worker
+    dies, the samples of the chunk are scored one by one, so that each failure has its sample.
+    """
+
+    def __init__(self, task: Task, workers: int, timeout: float, memory_mb: int, fd: int) -> None:
+        self._task, self._workers, self._timeout = task, workers, timeout
+        self._initargs = (task, memory_mb, fd)
+        self._pool: ProcessPool | None = None
+        self._samples: list[Sample] = []
+        self._jobs: deque[tuple[list[int], float, int, futures.Future[Any]]] = deque()
+        self._chunk = 4  # until the first batch shows what a sample takes
+
+    def submit(self, samples: Sequence[Sample]) -> None:
+        indices = range(len(self._samples), len(self._samples) + len(samples))
+        self._samples += samples
+        size = max(1, min(self._chunk, len(samples) // (2 * self._workers)))
+        for start in range(0, len(indices), size):
+            self._schedule(list(indices[start : start + size]))
+
+    def finish(self) -> list[Score]:
+        """Wait for all samples; the results are in the order in which they were submitted."""
+        results: dict[int, Score] = {}
+        seconds = 0.0
+        while self._jobs:
+            indices, limit, tries, future = self._jobs.popleft()
+            try:
+                scored, spent = self._wait(future)
+                seconds += spent
+            except Exception as error:
+                if len(indices) > 1 or (isinstance(error, BrokenProcessPool) and tries < 3):
+                    for index in indices:
+                        self._schedule([index], tries + 1)
+                    continue
+                scored = [_failure(error, limit)]
+            results.update(zip(indices, scored, strict=True))
+        if seconds:
+            self._chunk = max(1, min(CHUNK, int(CHUNK_SECONDS * len(self._samples) / seconds)))
+        self._samples = []
+        return [results[index] for index in range(len(results))]
+
+    def _schedule(self, indices: list[int], tries: int = 0) -> None:
+        from pebble import ProcessPool
+
+        if self._pool is not None and not self._pool.active:  # a worker died while it was idle
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+        if self._pool is None:
+            self._pool = ProcessPool(
+                self._workers, initializer=_initialise, initargs=self._initargs, context=_Context()
+            )
+        samples = [self._samples[index] for index in indices]
+        limit = min(max(self._timeout, self._task.component(example).longest(example)) for example, _ in samples)
+        self._jobs.append((indices, limit, tries, self._pool.schedule(_score, [samples], timeout=limit)))
+
+    def _wait(self, future: futures.Future[Any]) -> tuple[list[Score], float]:
+        """The results of a chunk and the seconds that it took; a pool that breaks forgets some of its futures."""
+        assert self._pool is not None
+        while not futures.wait([future], timeout=1.0).done:
+            if not self._pool.active:
+                raise BrokenProcessPool
+        result: tuple[list[Score], float] = future.result()
+        return result
+
+
+def _failure(error: Exception, limit: float) -> Score:
+    if isinstance(error, TimeoutError):
+        return Score(None, "timeout", f"no score after {limit:g} s")
+    if getattr(error, "exitcode", None) == OUT_OF_MEMORY:
+        return Score(None, "memory", "the memory limit was reached")
+    return Score(None, "crash", "the scoring process ended")
+
+
+# --- the workers ---
+
+
+class _Worker(ForkProcess):
+    """A worker that leads a process group; the group is killed with it."""
+
+    def terminate(self) -> None:
+        for kill in (os.killpg, os.kill):  # it may not lead its group yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid or 0, signal.SIGKILL)
+
+    def is_alive(self) -> bool:
+        if super().is_alive():
+            return True
+        self.terminate()
+        return False
+
+    @property
+    def exitcode(self) -> int | None:
+        """Never 0, which pebble takes for an ordinary end: a worker ends only by what a reward does."""
+        return 1 if super().exitcode == 0 else super().exitcode
+
+
+class _Context(ForkContext):
+    Process = _Worker
+
+
+_task: Task
+
+
+def _initialise(task: Task, memory_mb: int, fd: int) -> None:
+    """Prepare a new worker: it ends with the server, leads a group of its own, and has a limit of memory."""
+    import ctypes
+    import resource
+
+    import psutil
+
+    global _task
+    _task = task
+    os.close(fd)
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit = psutil.Process().memory_info().vms + memory_mb * 2**20  # in addition to what the imports took
+    with contextlib.suppress(ValueError):  # a lower limit of the machine's stays
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _score(samples: Sequence[Sample]) -> tuple[list[Score], float]:
+    """Score a chunk; nothing that a reward raises gets out, not even an exit."""
+    start, worker, results = time.perf_counter(), os.getpid(), []
+    for example, completion in samples:
+        try:
+            results.append(checked(_task, example, completion))
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)  # its heap may be full of what the reward keeps
+        except BaseException as error:
+            results.append(Score(None, "error", message(error)))
+        if os.getpid() != worker:  # the reward forked, and this is the new process
+            os._exit(0)
+    return results, time.perf_counter() - start
