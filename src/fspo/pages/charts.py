@@ -301,7 +301,7 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         points = [f"M{n(px(x))} {n(py(y))}h0" for x, y in zip(s.x, s.y, strict=True) if finite(y)]
         return f'<path class="dots c{s.colour}" d="{"".join(points)}"/>'
     count = len(known(s.y))
-    if len(s.x) < 3:  # a line or a band of so few points would not be visible
+    if len(s.x) < 3 and s.label:  # a line or a band of so few points would not be visible
         s = replace(s, dots=True)
     if s.low is not None and s.high is not None:
         rows = list(zip(s.x, s.low, s.high, strict=True))
