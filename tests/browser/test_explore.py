@@ -71,15 +71,6 @@ def figures(page: Page) -> dict[str, list[float]]:
     }
 
 
-def test_the_normal_distribution_is_scipys(show: Show, path: Path) -> None:
-    page = show(path)
-    x = np.concatenate([np.linspace(-9, 9, 721), [2.999999, 3, 3.000001, 20, 37]])
-    got = page.evaluate("xs => xs.map(upperTail)", x.tolist())
-    np.testing.assert_allclose(got, norm.sf(x), rtol=1e-11, atol=1e-300)
-    p = np.linspace(0.001, 0.999, 333)
-    np.testing.assert_allclose(page.evaluate("ps => ps.map(normalQuantile)", p.tolist()), norm.ppf(p), atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "change", [{}, {"sigma": 0.05, "drift": 2.5}, {"phi": 0.6, "fspo": 1.6}, {"phi": -0.4, "gspo": 25.0, "rloo": 0.3}]
 )

@@ -14,8 +14,6 @@ from helpers.looks import box_of, ground, lightness
 from helpers.synthetic import NASTY, make_run, rewrite
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
     from helpers.looks import Show
 
 HARM = [
@@ -125,23 +123,6 @@ def test_what_models_wrote_does_no_harm(show: Show, report: Path) -> None:
     warnings = page.locator("#warnings").inner_text()
     assert HARM[1] in warnings
     assert HARM[2] in warnings
-
-
-def test_the_policy_stops_what_would_get_through(browser: Browser, report: Path) -> None:
-    page = browser.new_page()
-    page.goto(report.as_uri())
-    blocked = page.evaluate(
-        """() => new Promise((done) => {
-          document.addEventListener('securitypolicyviolation', (e) => done(e.violatedDirective), { once: true });
-          const script = document.createElement('script');
-          script.textContent = "window.harm = 'policy'";
-          document.body.append(script);
-        })"""
-    )
-    assert blocked == "script-src-elem"
-    assert page.evaluate("window.harm") is None
-    assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'left', () => 'stopped')") == "stopped"
-    page.close()
 
 
 def test_without_script_everything_can_be_read(show: Show, report: Path) -> None:

@@ -9,7 +9,7 @@ is drawn like the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -46,10 +46,6 @@ LRE = MetricPanel(
 )  # fmt: skip
 
 
-def same_answers(runs: Sequence[ReportRun]) -> Panels:
-    return [_beside_others(run) for run in runs]
-
-
 def clip_rates(runs: Sequence[ReportRun]) -> Panels:
     return [CLIP_RATE.panel(runs), *(_through_training(run) for run in runs)]
 
@@ -58,14 +54,10 @@ def direction(runs: Sequence[ReportRun]) -> Panels:
     return [LRE.panel(runs), *(_measured_cosine(run) for run in runs)]
 
 
-def log_ratios(runs: Sequence[ReportRun]) -> Panels:
-    return [_scatter(run) for run in runs]
-
-
 # --- Clip rates on the same answers ---
 
 
-def _beside_others(run: ReportRun) -> Plot:
+def same_answers(run: ReportRun) -> Plot:
     """What this run clipped by length, and what other ranges of the same overall rate would have clipped."""
     title = f"Clip rate by length, and other ranges on the same answers{run.suffix}"
     own = run.fairness(SAME_ANSWERS_BINS)
@@ -152,7 +144,7 @@ def _measured_cosine(run: ReportRun) -> Plot:
 # --- Log-ratios against the length, with the bands of the run and of other methods ---
 
 
-def _scatter(run: ReportRun) -> Plot | None:
+def log_ratios(run: ReportRun) -> Plot | None:
     rows = run.rows
     if rows is None or not rows.off_policy:
         return None
@@ -185,8 +177,8 @@ def _scatter(run: ReportRun) -> Plot | None:
 def _curves(rule: DrawnBand, L: Floats, label: str, *, of_run: bool) -> list[Series]:
     """The upper and the lower bound; the axes make room for those of the run alone."""
     low, high = rule.bounds(L)
-    look = {"colour": rule.objective.color, "dashed": not of_run, "cut_off": not of_run}
-    return [Series(label, L.tolist(), high.tolist(), **look), Series("", L.tolist(), low.tolist(), **look)]
+    upper = Series(label, L.tolist(), high.tolist(), colour=rule.objective.color, dashed=not of_run, cut_off=not of_run)
+    return [upper, replace(upper, label="", y=low.tolist())]
 
 
 def _caption(others: Sequence[DrawnBand], notes: Sequence[str], rate: float, drawn: int, rows: RowSummary) -> str:

@@ -34,7 +34,9 @@ def overlay(
     named: Sequence[tuple[str, Sequence[L]]],
     value: Callable[[L], float | None],
     interval: Callable[[L], Interval | None] | None = None,
-    **look: Any,
+    *,
+    dots: bool = False,
+    smooth: bool = False,
 ) -> list[Series]:
     """A value over the steps, one line per name, without those that never measured it."""
     series = []
@@ -42,7 +44,8 @@ def overlay(
         y = [value(line) for line in lines]
         if any(v is not None for v in y):
             ends = ends_of([interval(line) for line in lines]) if interval else (None, None)
-            series.append(Series(name, [line.step for line in lines], y, *ends, colour=colour_of(k), **look))
+            steps = [line.step for line in lines]
+            series.append(Series(name, steps, y, *ends, colour=colour_of(k), dots=dots, smooth=smooth))
     return series
 
 

@@ -36,7 +36,7 @@ NONE = "–"
 def overview(runs: Runs) -> Markup:
     """The main chart, with the figures as tiles beside it; of several runs a table of the figures first."""
     notes = [f"{note}{run.suffix}" for run in runs for note in run.notes]
-    plots = same_answers(runs)
+    plots = [same_answers(run) for run in runs]
     if len(runs) > 1:
         return render("overview.html", notes=notes, table=_table(runs), plots=grid(plots))
     names = {
@@ -230,7 +230,7 @@ def page_sections(runs: Runs) -> list[Section]:
             "Importance ratios",
             lead="S is the sum of an answer's token log-ratios. For L tokens its mean is near μL and its standard "
             "deviation near σ√L: a band of that shape treats all lengths alike.",
-            plots=log_ratios(runs),
+            plots=[log_ratios(run) for run in runs],
         ),
         Section("lengths", "Lengths", plots=lengths(runs)),
         Section("health", "Health of the updates", plots=health(runs)),
