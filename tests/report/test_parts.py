@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -14,11 +15,13 @@ from markupsafe import Markup
 import fspo
 from fspo.fairness import measure
 from fspo.pages import charts, document
-from fspo.pages.document import Plot, Table, TableCell, embedded, grid
+from fspo.pages.document import COLOURS, Plot, Table, TableCell, embedded, grid
 from fspo.report import explore, run_page
 from fspo.text import duration, escape, percent, short, slug, visible
 from helpers.htmlpage import Page, check_policy
 from helpers.synthetic import NASTY, make_run
+
+COLOUR_NAMES = [f"--c{k + 1}" for k in range(COLOURS)]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,19 @@ def test_a_value_that_cannot_be_drawn_is_a_gap(gap: float | None) -> None:
     svg = str(charts.line("t", "d", [charts.Series("a", [1, 2, 3, 4, 5], [1.0, gap, 2.0, gap, 3.0])]))
     path = next(e.attrib["d"] for e in ET.fromstring(svg).iter() if e.get("data-label") == "a")
     assert path.count("M") == 3
+
+
+@pytest.mark.parametrize("theme", [1, 2])
+def test_text_can_be_read_against_its_ground(theme: int) -> None:
+    """WCAG's contrast for text, 4.5, of every colour that writes or draws, in the light and in the dark theme."""
+    known = re.findall(r"(--\w+): light-dark\(#(\w{6}), #(\w{6})\)", document.asset("style.css"))
+    light = {}
+    for name, *colours in known:
+        parts = [int(colours[theme - 1][k : k + 2], 16) / 255 for k in (0, 2, 4)]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        light[name] = 0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    for ground, name in itertools.product(("--page", "--card"), ("--ink", "--muted", "--alert", *COLOUR_NAMES)):
+        assert max(light[name], light[ground]) / min(light[name], light[ground]) >= 4.5, (name, ground)
 
 
 def test_thinning_keeps_the_mean() -> None:

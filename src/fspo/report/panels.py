@@ -43,9 +43,9 @@ def overlay(
     for k, (name, lines) in enumerate(named):
         y = [value(line) for line in lines]
         if any(v is not None for v in y):
-            ends = ends_of([interval(line) for line in lines]) if interval else (None, None)
+            low, high = ends_of([interval(line) for line in lines]) if interval else (None, None)
             steps = [line.step for line in lines]
-            series.append(Series(name, steps, y, *ends, colour=colour_of(k), dots=dots, smooth=smooth))
+            series.append(Series(name, steps, y, low, high, colour=colour_of(k), dots=dots, smooth=smooth))
     return series
 
 
