@@ -87,25 +87,30 @@ def weights_by_length() -> tuple[Problem, dict[str, np.ndarray]]:
     return problem, by_rule
 
 
+def spaced(name: str, values: list[float], colour: int) -> charts.Series:
+    """A line over lengths that are evenly spaced in log."""
+    return charts.Series(name, [k + 0.5 for k in range(len(values))], values, colour=colour, dots=True)
+
+
 def figures(problem: Problem, weights: dict[str, np.ndarray], lost: dict[str, list[float]]) -> list[Plot]:
-    def series(x: list[float], values: dict[str, list[float]]) -> list[charts.Series]:
-        return [charts.Series(name, x, values[name], colour=COLOURS[name], dots=True) for name in DRAWN]
+    def series(values: dict[str, list[float]]) -> list[charts.Series]:
+        return [spaced(name, values[name], COLOURS[name]) for name in DRAWN]
 
     distortion = charts.line(
         "Effective weight of a prompt by the length of its responses",
         f"What a prompt counts in the objective that each rule climbs, relative to the true one. Clip rate {RATE:.0%}.",
-        series(problem.lengths.tolist(), {name: np.log2(row).tolist() for name, row in weights.items()}),
+        series({name: np.log2(row).tolist() for name, row in weights.items()}),
         "response length, tokens",
         "log2 of the effective weight (0: as in the true objective)",
-        zero=False, log_x=True, width=640, height=340,
+        zero=False, x_names=[f"{length:,.0f}" for length in problem.lengths], width=640, height=340,
     )  # fmt: skip
     negligible = charts.line(
         "Reward lost by the fixed point against the spread of lengths",
         f"Points of expected reward below the true optimum, 16 updates per rollout, clip rate {RATE:.0%}.",
-        series([*SPREADS], {name: [math.log10(max(v, FLOOR)) for v in row] for name, row in lost.items()}),
+        series({name: [math.log10(max(v, FLOOR)) for v in row] for name, row in lost.items()}),
         "longest response over shortest",
         f"log10 of the points of reward lost (less than {FLOOR:g}: drawn there)",
-        zero=False, log_x=True, width=640, height=340,
+        zero=False, x_names=[f"{spread:,}" for spread in SPREADS], width=640, height=340,
     )  # fmt: skip
     return [Plot("laboratory distortion", distortion), Plot("laboratory negligible", negligible)]
 
@@ -172,11 +177,12 @@ PARAMETERS: dict[str, dict] = {
 def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
     """Two figures: the clip rate by length, and what it comes from, the log-ratios with the band of each method."""
     shown = [(name, fspo.objectives.get_class(name).color) for name in fspo.objectives.LENGTH_LAWS]
-    lines = [charts.Series(LABELS[name], CLIP_LENGTHS, table[name], colour=colour, dots=True) for name, colour in shown]
+    lines = [spaced(LABELS[name], table[name], colour) for name, colour in shown]
     rates = charts.line(
         "Clip rate by answer length", f"Simulated log-ratios with sigma = {SIGMA}: "
         "the fixed range clips long answers, GSPO's range on S / L short ones, and FSPO's band all lengths alike.",
-        lines, "tokens of an answer", "clip rate", top=1.0, percent_axis=True, log_x=True, width=720, height=300,
+        lines, "tokens of an answer", "clip rate", top=1.0, percent_axis=True,
+        x_names=[f"{length:,}" for length in CLIP_LENGTHS], width=720, height=300,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     L = torch.randint(1, 2001, (600,), generator=generator).double()
@@ -188,11 +194,13 @@ def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
         assert band is not None
         for k, edge in enumerate((band.centre - band.below, band.centre + band.above)):
             y = torch.as_tensor(edge).expand_as(grid).tolist()
-            edges.append(charts.Series("" if k else LABELS[name], grid.tolist(), y, colour=colour))
-    spread = charts.scatter(
+            edges.append(
+                charts.Series("" if k else LABELS[name], grid.tolist(), y, colour=colour, cut_off=name != "fspo")
+            )
+    spread = charts.line(
         "Log-ratio S by answer length", "Each dot is an answer. Its log-ratio S is a sum of L small terms, so that its "
         "spread grows like sqrt(L). An answer outside a method's two lines is clipped.",
-        [charts.Series("answers", L.tolist(), S.tolist(), colour=1)], edges[:2], edges[2:], "tokens of an answer, L",
+        [charts.Series("answers", L.tolist(), S.tolist(), colour=1, cloud=True), *edges], "tokens of an answer, L",
         "log-ratio S",
     )  # fmt: skip
     return [Plot("clip by length", rates), Plot("bands", spread)]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fspo.report.run_page import SECTIONS
 
-REPORT = tuple(section.id for section in SECTIONS)
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 Attributes = list[tuple[str, str | None]]
 
@@ -57,7 +56,7 @@ NUMBERS = {"x", "y", "x1", "x2", "y1", "y2", "width", "height", "cx", "cy", "r",
            "transform"}  # fmt: skip
 
 
-def checked(path: Path, sections: Iterable[str] = REPORT) -> Page:
+def checked(path: Path, sections: Iterable[str] = SECTIONS) -> Page:
     """The page, after the checks that hold for every page."""
     text = path.read_text(encoding="utf-8")
     page = Page(text)

@@ -13,11 +13,10 @@ import yaml
 
 import fspo
 from fspo import objectives, runs
-from fspo.objectives import OBJECTIVES, Objective, Totals
-from fspo.report import explore
-from fspo.report.clipping import DrawnBand, own_objective, own_rule, rules_at
+from fspo.objectives import OBJECTIVES
+from fspo.report.clipping import own_rule, rules_at
 from fspo.report.report_run import ReportRun, RowSummary, load
-from fspo.report.run_page import plots, write
+from fspo.report.run_page import write
 from helpers.custom_objective import Cubic, Torchbound
 from helpers.htmlpage import checked
 from helpers.synthetic import make_run, rewrite
@@ -29,16 +28,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))
 
 
-def rule_of(run: ReportRun) -> DrawnBand:
-    rule = own_rule(run)
-    assert rule is not None
-    return rule
-
-
 def level_of(run: ReportRun) -> tuple[float, float, float]:
     """mu, c_low and c_high of a band mu L - c_low sqrt(L) .. mu L + c_high sqrt(L), from its bounds at four lengths."""
     L = np.array([1.0, 4.0, 100.0, 10_000.0])
-    low, high = rule_of(run).bounds(L)
+    rule = own_rule(run)
+    assert rule is not None
+    low, high = rule.bounds(L)
     terms = np.stack([L, np.sqrt(L)], axis=1)
     (mu, minus_c_low), *_ = np.linalg.lstsq(terms, low, rcond=None)
     (same_mu, c_high), *_ = np.linalg.lstsq(terms, high, rcond=None)
@@ -47,9 +42,10 @@ def level_of(run: ReportRun) -> tuple[float, float, float]:
     return float(mu), -float(minus_c_low), float(c_high)
 
 
-def rows_of(run: ReportRun) -> RowSummary:
-    assert run.rows is not None
-    return run.rows
+def summary_of(folder: Path) -> RowSummary:
+    summary = load(folder).rows
+    assert summary is not None
+    return summary
 
 
 def configure(folder: Path, objective: dict[str, Any]) -> ReportRun:
@@ -57,71 +53,34 @@ def configure(folder: Path, objective: dict[str, Any]) -> ReportRun:
     return load(folder)
 
 
-def without_band(folder: Path) -> None:
-    """The metrics as an engine writes them that does not record the band."""
-    nothing = {"drift": None, "c_low": None, "c_high": None}
-    rewrite(folder, [line.model_copy(update=nothing) for line in runs.load(folder).metrics])
-
-
-def test_the_band_comes_from_the_metrics_or_the_configuration(tmp_path: Path) -> None:
+def test_the_band_comes_from_the_last_metrics_or_the_configuration(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", steps=4)
     run = load(folder)
-    recorded = np.mean([line.drift for line in run.metrics if line.drift is not None])
-    assert level_of(run) == pytest.approx((recorded, 0.03, 0.03))
+    assert level_of(run) == pytest.approx((run.metrics[-1].drift, 0.03, 0.03))
     other = {"drift": -0.001, "c_low": 0.02, "c_high": 0.05}
     rewrite(folder, [line.model_copy(update=other) for line in run.metrics])
     assert level_of(load(folder)) == pytest.approx((-0.001, 0.02, 0.05))
-    without_band(folder)
-    rows = rows_of(run).last_responses
-    assert level_of(load(folder)) == pytest.approx((rows.mu, 0.03, 0.03))  # the configuration has drift: kl
-
-
-def test_an_adaptive_run_shows_the_band_that_it_learnt(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=4)  # records c_low, c_high and drift, as the adaptive objective does
-    run = configure(folder, {"name": "fspo_adaptive"})
-    assert level_of(run)[2] == pytest.approx(0.03)
-    text = checked(write(folder)).text
-    assert "fspo_adaptive, the run's band" in text
-    assert "fspo_adaptive (c_low = 0.03, c_high = 0.03" in text
-
-
-def test_bands_are_compared_at_the_clip_rate_of_the_run(tmp_path: Path) -> None:
-    run = load(make_run(tmp_path / "run", steps=20))
-    rows = rows_of(run)
-    rate = rows.comparison_rate
-    assert rate == rows.clip_rate == pytest.approx(1 - rows.last["accepted"].to_numpy().mean())
-    rules, notes = rules_at(rows, rate)
-    assert [rule.name for rule in rules] == list(objectives.LENGTH_LAWS)
-    assert notes == []
-    responses = rows.last_responses
-    for rule in rules:
-        clipped = 1 - objectives.accepted(rule.objective, responses)
-        assert clipped.mean() == pytest.approx(rate, abs=2 / len(clipped))
-        low, high = rule.bounds(responses.lengths)
-        S, sign = responses.log_ratio, responses.sign
-        outside = ((sign > 0) & (high < S)) | ((sign < 0) & (low > S))
-        assert outside.mean() <= clipped.mean()  # the dual clip acts beyond the band
-        assert outside.mean() == pytest.approx(rate, abs=0.02)
-
-
-def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
-    rules, notes = rules_at(rows_of(load(make_run(tmp_path / "run", steps=5))), 0.9)
-    assert rules == []
-    labels = [objectives.get_class(name).label for name in objectives.LENGTH_LAWS]
-    assert notes == [f"{label} cannot clip 90.0% with any range." for label in labels]
+    assert level_of(configure(folder, {"name": "fspo_adaptive"})) == pytest.approx((-0.001, 0.02, 0.05))  # as learnt
+    assert "fspo_adaptive (c_low = 0.02, c_high = 0.05" in checked(write(folder)).text
+    unrecorded = dict.fromkeys(other)  # as an engine writes them that does not record the band
+    rewrite(folder, [line.model_copy(update=unrecorded) for line in run.metrics])
+    run = configure(folder, {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"})
+    assert level_of(run) == pytest.approx((summary_of(folder).last_responses.mu, 0.03, 0.03))
 
 
 @pytest.mark.parametrize("rule", ["fspo", "gspo"])
 def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str) -> None:
     """Five steps are all "last steps", so both look at the same rows."""
     folder = make_run(tmp_path / "run", steps=5, rule=rule)
-    rows = rows_of(load(folder))
+    rows = summary_of(folder)
     audit = fspo.audit(str(folder), clip_rate=rows.comparison_rate, methods="all")
     audited = {method.name: method.parameters for method in audit.methods}
-    rules, _ = rules_at(rows, rows.comparison_rate)
-    assert len(rules) == 3
+    rules, notes = rules_at(rows, rows.comparison_rate)
+    assert ([each.name for each in rules], notes) == (list(objectives.LENGTH_LAWS), [])
     for each in rules:
         assert each.objective.clip_parameters == pytest.approx(audited[each.name], rel=1e-9)
+    labels = [objectives.get_class(name).label for name in objectives.LENGTH_LAWS]
+    assert rules_at(rows, 0.9) == ([], [f"{label} cannot clip 90.0% with any range." for label in labels])
 
 
 @pytest.mark.usefixtures("registry")
@@ -129,8 +88,7 @@ def test_an_error_in_an_objective_of_a_user_stops_no_page(tmp_path: Path) -> Non
     objectives.register(Torchbound)
     folder = make_run(tmp_path / "run", steps=5)
     configure(folder, {"name": "torchbound"})
-    assert "torchbound has no range of S" in checked(write(folder)).text
-    assert "torchbound" not in explore.render()
+    assert "The run's own range is not drawn" in checked(write(folder)).text
 
 
 @pytest.mark.usefixtures("registry")
@@ -138,7 +96,9 @@ def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     objectives.register(Cubic)
     folder = make_run(tmp_path / "run", steps=5)
     run = configure(folder, {"name": "cubic", "clip_high": 0.25})
-    low, high = rule_of(run).bounds(np.array([1.0, 8.0]))
+    rule = own_rule(run)
+    assert rule is not None
+    low, high = rule.bounds(np.array([1.0, 8.0]))
     assert high == pytest.approx([0.25 - 1e-4, 0.5 - 8e-4])
     assert low == pytest.approx([-0.5 - 1e-4, -1.0 - 8e-4])
     text = checked(write(folder)).text
@@ -147,7 +107,7 @@ def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     configure(folder, {"name": "grpo"})
     text = checked(write(folder)).text
     assert "the run's band" not in text
-    assert "grpo has no range of S that depends on the length alone." in text
+    assert "The run's own range is not drawn: its objective has none of S" in text
 
 
 @pytest.mark.parametrize(
@@ -160,20 +120,9 @@ def test_an_objective_that_is_not_known_here_is_not_imported(
     (tmp_path / "foreign_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = make_run(tmp_path / "run", steps=3)
-    run = configure(folder, objective)
-    assert own_objective(run) is None
-    assert "The run's objective is not known here" in checked(write(folder)).text
+    assert own_rule(configure(folder, objective)) is None
+    assert "or is not known here (--trust imports it)" in checked(write(folder)).text
     assert "foreign_module" not in sys.modules
-
-
-def test_objectives_with_a_range_on_tokens_have_no_band_of_s(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=3)
-    for name in objectives.names():
-        run = configure(folder, {"name": name})
-        objective: Objective = objectives.get(name)
-        drawable = not (objective.clips_tokens or objective.needs_tokens)
-        has_band = objective.band(np.ones(1), Totals(1, 1, -1e-4)) is not None
-        assert (own_rule(run) is not None) == (drawable and has_band), name
 
 
 def test_log_ratios_that_no_range_can_hold_leave_a_note(tmp_path: Path) -> None:
@@ -190,7 +139,7 @@ TITLE = "Clip rate by length, and other ranges on the same answers"
 
 
 def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> None:
-    summary = rows_of(load(make_run(tmp_path / "run", steps=40, answers=128)))
+    summary = summary_of(make_run(tmp_path / "run", steps=40, answers=128))
     rate = summary.clip_rate
     assert rate is not None
     reports = {rule.name: rule.report(summary) for rule in rules_at(summary, rate)[0]}
@@ -204,13 +153,11 @@ def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("rule", "others"), [("fspo", ("GSPO", "fixed range")), ("gspo", ("FSPO", "fixed range"))])
 def test_it_is_the_first_chart_of_the_page(rule: str, others: tuple[str, ...], tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=10, rule=rule)
-    text = checked(write(folder)).text
+    text = checked(write(make_run(tmp_path / "run", steps=10, rule=rule))).text
     assert text.index(TITLE) < text.index("Held-out accuracy, start")
     caption = text[text.index("Highest minus lowest rate") :]
     places = [caption.index(label) for label in ("this run", *others)]
     assert places == sorted(places)
-    assert next(plots([load(folder)])).title == TITLE
 
 
 def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Path) -> None:

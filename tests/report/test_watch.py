@@ -6,7 +6,6 @@ import http.client
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -63,21 +62,13 @@ def test_a_folder_just_made_is_served_and_follows(served: Served) -> None:
     assert "metrics.jsonl is missing" in page
     version = first('data-live="&#34;(.*)&#34;"', page)
     assert get(server, "/main", If_None_Match=f'"{version}"')[0].status == 304
-    RunWriter(folder).append(Metrics(step=7, reward=0.25))
+    RunWriter(folder / "fspo").append(Metrics(step=7, reward=0.25))  # as a TRL script does, after the page was opened
     server.source._due = 0.0  # as if enough time had gone by
     answer, main = get(server, "/main", If_None_Match=f'"{version}"')
     assert answer.status == 200
     assert answer.headers["ETag"] != f'"{version}"'
     assert 'id="overview"' in main
     assert "<html" not in main
-
-
-def test_a_trl_script_may_make_its_run_after_the_page_was_opened(served: Served) -> None:
-    folder, server = served
-    assert "metrics.jsonl is missing" in get(server)[1]
-    RunWriter(folder / "fspo").append(Metrics(step=7, reward=0.25))
-    server.source._due = 0.0
-    assert "metrics.jsonl is missing" not in get(server)[1]
 
 
 def test_only_this_machine_under_its_own_name(served: Served) -> None:
@@ -104,13 +95,6 @@ def test_nothing_but_the_page(served: Served) -> None:
     assert first('Security-Policy" content="([^"]*)"', page).endswith("connect-src 'self'")
 
 
-def test_connections_that_ask_nothing_do_not_starve_the_page(served: Served) -> None:
-    idle = [socket.create_connection(("127.0.0.1", served[1].server_port)) for _ in range(60)]
-    assert get(served[1])[0].status == 200
-    for connection in idle:
-        connection.close()
-
-
 def test_a_port_in_use_is_said(served: Served) -> None:
     _, server = served
     with pytest.raises(ValueError, match=f"port {server.server_port} cannot be used"):
@@ -134,16 +118,12 @@ def test_the_command_ends_cleanly(tmp_path: Path) -> None:
     assert err == ""
 
 
-def test_report_of_two_runs_with_images_and_the_explorer(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_of_two_runs_and_the_explorer(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "a", steps=3)
     make_run(tmp_path / "b", steps=3, rule="gspo")
     monkeypatch.chdir(tmp_path)
-    images = command("report", "a", "b", "--svg", "figures")
-    assert images.stdout.splitlines()[0] == "report: compare.html"
+    assert command("report", "a", "b").stdout == "report: compare.html\n"
     assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
-    assert len(list((tmp_path / "figures").glob("*.svg"))) > 12
     assert command("report", "a").stdout == "report: a/report.html\n"
     assert command("explore", "--out", "pages/explore.html").stdout == "explorer: pages/explore.html\n"
     opened: list[str] = []
@@ -151,7 +131,6 @@ def test_report_of_two_runs_with_images_and_the_explorer(
     command("explore")
     assert opened[0].startswith("file://")
     assert not (tmp_path / "explore.html").exists()  # nothing is written where the user did not ask for it
-    assert "fspo report runs/fspo runs/gspo" in command("report", "--help").stdout
     wrong = command("watch", "nowhere", check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: nowhere is not a folder")
@@ -165,11 +144,11 @@ def test_the_run_is_read_again_only_after_nine_times_as_long_as_reading_took(
 ) -> None:
     now, reads = 100.0, []
 
-    def slow(folder: Path, *, trust: bool) -> ReportRun:
+    def slow(folder: Path) -> ReportRun:
         nonlocal now
         now += 2.0
         reads.append(now)
-        return load(folder, trust=trust)
+        return load(folder)
 
     monkeypatch.setattr("fspo.report.watch.time.monotonic", lambda: now)
     monkeypatch.setattr("fspo.report.watch.load", slow)

@@ -320,9 +320,8 @@ def _plots(audit: Audit) -> list[Plot]:
     drawn = []
     for rules in _compared(audit):
         first = rules[0].report
-        groups = [charts.rate_bars(rule.name, rule.report.bins, k + 1, FEW) for k, rule in enumerate(rules[:4])]
-        names = [b.label for b in first.bins]
+        groups = [charts.Bars(rule.name, rule.report.bins, k + 1, FEW) for k, rule in enumerate(rules[:4])]
         title, y = f"{_measured(audit)} by {first.attribute}", _measured(audit).lower()
         description = f"Share of answers that a rule removes, by bin of {first.attribute}, with intervals."
-        drawn.append(Plot(title, charts.bars(title, description, names, groups, first.attribute, y)))
+        drawn.append(Plot(title, charts.bars(title, description, groups, first.attribute, y)))
     return drawn

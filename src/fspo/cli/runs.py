@@ -136,16 +136,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="file to write; default: report.html in the run's folder, or compare.html")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="also write every plot as an SVG file into this folder")] = None,
     trust: Trust = False,
 ) -> None:
     """Write the report of a run, or one page that compares several: a single file that opens offline.
 
     [dim]fspo report runs/mine[/]
     [dim]fspo report runs/fspo runs/gspo --out compare.html[/]
-    [dim]fspo report runs/mine --svg figures[/]
     """
-    from fspo.pages.document import write_svg
+    from fspo import objectives
     from fspo.report import run_page
     from fspo.report.report_run import load_all
     from fspo.runs import is_run, run_folder
@@ -156,17 +154,16 @@ def report(
             raise ValueError(
                 f"{folder} is not a run folder: give one that `fspo train --out` wrote, or a TRL script's output folder"
             )
-    loaded = load_all(folders, trust=trust)
+    loaded = load_all(folders)
+    for run in loaded if trust else []:
+        objectives.get_class(run.objective["name"])
     console.say(f"report: {run_page.save(loaded, out)}")
-    if svg is not None:
-        console.say(f"{len(write_svg(run_page.plots(loaded), svg))} plots: {svg}")
 
 
 def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run that is training or about to start")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on this machine; 0 for any free one")] = 0,
     browser: OpenBrowser = False,
-    trust: Trust = False,
 ) -> None:
     """Show a run's report while it trains: the page updates itself. Only this machine can open it.
 
@@ -175,7 +172,7 @@ def watch(
     """
     from fspo.report.watch import open_server
 
-    with open_server(run, port, trust=trust) as server:
+    with open_server(run, port) as server:
         console.say(f"watching {run} at {server.url} (Ctrl-C ends)")
         if browser:
             typer.launch(server.url)
@@ -186,22 +183,19 @@ def watch(
 
 
 def explore(
-    objectives: Annotated[
-        list[str] | None, typer.Argument(help="objectives to show besides, such as luspo or module:Class")
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="file to write; default: a temporary one, which is opened")] = None,
     browser: OpenBrowser = False,
 ) -> None:
     """Open the band explorer, a page with sliders that shows what each method clips, by length; or write it to a file.
 
     [dim]fspo explore[/]
-    [dim]fspo explore luspo --out lecture.html[/]
+    [dim]fspo explore --out lecture.html[/]
     """
     import tempfile
 
     from fspo.report.explore import write
 
-    path = write(out or Path(tempfile.mkdtemp(prefix="fspo-")) / "explore.html", objectives or [])
+    path = write(out or Path(tempfile.mkdtemp(prefix="fspo-")) / "explore.html")
     console.say(f"explorer: {path}")
     if browser or out is None:
         typer.launch(path.resolve().as_uri())

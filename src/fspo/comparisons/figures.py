@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fspo import objectives
 from fspo.comparisons.plan import Row
@@ -18,8 +18,8 @@ from fspo.comparisons.suite import Suite
 from fspo.comparisons.tables import ENDPOINT_NAMES, details, notes, overview
 from fspo.files import replace_file
 from fspo.pages import charts, document
-from fspo.pages.charts import Dot, Series
-from fspo.pages.document import COLOURS, Plot, Section, Table, grid
+from fspo.pages.charts import Series
+from fspo.pages.document import COLOURS, Plot, Section, Table
 from fspo.text import percent
 
 SIZE: dict[str, Any] = {"width": 440, "height": 320}  # on a phone its letters are still read
@@ -34,15 +34,15 @@ def render(rows: Sequence[Row], suite: Suite) -> str:
     """The page as text."""
     results = SuiteResults(rows, suite)
     sections = [_tables("overview", "Overview", overview(results), notes(results))]
-    sections += [Section(f.id, f.title, grid(f.plots), f.lead) for f in figure_sections(results)]
+    sections += figure_sections(results)
     sections.append(_tables("tables", "Every task", details(results)))
     return document.document(
         title=f"{suite.title} – fspo compare",
         heading=suite.title,
         lead="Methods compared",
-        main=document.sections(sections),
+        main=document.render("sections.html", parts=sections),
         footer="Written by fspo compare from results.parquet.",
-        links=sections,
+        links=[section.id for section in sections],
     )
 
 
@@ -52,37 +52,26 @@ def _tables(name: str, title: str, tables: Sequence[Table], sentences: Sequence[
 
 def plots(rows: Sequence[Row], suite: Suite) -> list[Plot]:
     """Every figure of the page."""
-    return [plot for section in figure_sections(SuiteResults(rows, suite)) for plot in section.plots]
+    return [plot for section in figure_sections(SuiteResults(rows, suite)) for plot in section.plots or () if plot]
 
 
-class FigureSection(NamedTuple):
-    """A section of the page and its figures."""
-
-    id: str
-    title: str
-    lead: str
-    plots: list[Plot]
-
-
-def figure_sections(results: SuiteResults) -> list[FigureSection]:
+def figure_sections(results: SuiteResults) -> list[Section]:
     """The sections of the page that have a figure."""
 
-    def section(
-        id: str, title: str, lead: str, draw: Callable[[SuiteResults, str, list[RunGroup]], Plot | None]
-    ) -> FigureSection:
+    def each(title: str, draw: Callable[[SuiteResults, str, list[RunGroup]], Plot | None]) -> list[Plot | None]:
         """One figure per place."""
-        drawn = [draw(results, f"{title} – {name}", results.at(place)) for place, name in results.places.items()]
-        return FigureSection(id, title, lead, [plot for plot in drawn if plot is not None])
+        return [draw(results, f"{title} – {name}", results.at(place)) for place, name in results.places.items()]
 
+    accuracy, clipping = each("Held-out accuracy", _accuracy), each("Clip rate against length", _by_length)
     sections = [
         _summary(results),
-        section("accuracy", "Held-out accuracy", "Means. A run that failed keeps its last accuracy.", _accuracy),
-        section("clipping", "Clip rate against length", "Pooled over seeds, with Wilson's intervals.", _by_length),
+        Section("accuracy", "Held-out accuracy", lead="Means. A failed run keeps its last accuracy.", plots=accuracy),
+        Section("clipping", "Clip rate against length", lead="Pooled over seeds, Wilson's intervals.", plots=clipping),
     ]
-    return [section for section in sections if section.plots]
+    return [section for section in sections if any(section.plots or ())]
 
 
-def _summary(results: SuiteResults) -> FigureSection:
+def _summary(results: SuiteResults) -> Section:
     endpoint = results.suite.endpoint
     drawn = []
     for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
@@ -95,21 +84,25 @@ def _summary(results: SuiteResults) -> FigureSection:
         values = {method: finals.get(method) for method in results.methods}
         drawn.append(_dots(results, f"Final accuracy – {name}", values, "accuracy"))
     lead = "Intervals are over warm starts, or over seeds if there is only one. Axes need not start at 0."
-    return FigureSection("summary", "Summary", lead, [plot for plot in drawn if plot is not None])
+    return Section("summary", "Summary", lead=lead, plots=drawn)
 
 
-def _dots(results: SuiteResults, title: str, values: dict[str, Estimate | None], x_label: str) -> Plot | None:
-    """One row per method, and a line at the reference."""
+def _dots(results: SuiteResults, title: str, values: dict[str, Estimate | None], y_label: str) -> Plot | None:
+    """One dot per method, and a line at the reference."""
     if all(value is None for value in values.values()):
         return None
-    own = values.get(results.suite.reference)
-    line = None if own is None else (results.suite.reference, own.value)
-    rows = []
-    for method, value in values.items():
-        extent = None if value is None or value.low is None or value.high is None else (value.low, value.high)
-        rows.append(Dot(method, value and value.value, extent, *_look(results, method)))
-    described = "; ".join(f"{row.label}: {'no value' if row.value is None else percent(row.value)}" for row in rows)
-    return Plot(title, charts.dots(title, f"{described}.", rows, x_label, reference=line, width=SIZE["width"]))
+    names = list(values)
+    lines = [replace(_line(results, name, [k + 0.5], [values[name]]), dots=True) for k, name in enumerate(names)]
+    reference = results.suite.reference
+    own = values.get(reference)
+    if own is not None:
+        colour, _ = _look(results, reference)
+        lines.append(Series("", [*range(len(names) + 1)], [own.value] * (len(names) + 1), colour=colour, dashed=True))
+    said = "; ".join(
+        f"{name}: {'no value' if value is None else percent(value.value)}" for name, value in values.items()
+    )
+    svg = charts.line(title, f"{said}.", lines, "", y_label, zero=False, percent_axis=True, x_names=names, **SIZE)
+    return Plot(title, svg)
 
 
 def _accuracy(results: SuiteResults, title: str, groups: list[RunGroup]) -> Plot | None:

@@ -20,8 +20,7 @@ from fspo.pages.document import render
 from fspo.text import escape, percent, short, slug
 
 __all__ = [
-    "MOST_POINTS", "Bars", "Dot", "Series", "bars", "dots", "finite", "formatter", "line", "mean", "rate_bars",
-    "scatter", "span", "thin", "ticks",
+    "MOST_POINTS", "Bars", "Series", "bars", "finite", "formatter", "known", "line", "mean", "span", "thin", "ticks",
 ]  # fmt: skip
 
 
@@ -30,7 +29,6 @@ __all__ = [
 WIDTH, HEIGHT = 420, 264
 LETTER = 6.3  # width of a character at the charts' font size, to leave space for texts
 MOST_POINTS = 400  # of a line
-ROW_HEIGHT = 22  # of a chart of dots
 
 Numbers = Sequence[float | None]
 Format = Callable[[float], str]
@@ -56,17 +54,6 @@ def ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[f
     first = math.ceil(low / step - 1e-9)
     count = math.floor(high / step + 1e-9) - first
     return [0.0 if first + k == 0 else (first + k) * step for k in range(count + 1)]
-
-
-def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """log10 of the round numbers between 10^low and 10^high: 1, 2 and 5 of each decade, or fewer."""
-    marks: list[float] = []
-    for steps in ((1, 2, 5), (1, 3), (1,)):
-        decades = range(math.floor(low), math.ceil(high) + 1)
-        marks = [math.log10(m) + k for k in decades for m in steps if low - 1e-9 <= math.log10(m) + k <= high + 1e-9]
-        if len(marks) <= most:
-            return marks
-    return marks[:: math.ceil(len(marks) / most)]
 
 
 def formatter(values: Sequence[float], percent: bool = False) -> Format:
@@ -119,12 +106,10 @@ class Frame:
     y_range: tuple[float, float]
     x_label: str = ""
     y_label: str = ""
-    percent: bool = False  # whether the numbers of y or, where y has names, of x are shares
+    percent: bool = False  # whether the numbers of y are shares
     whole_x: bool = True
-    log_x: bool = False  # x is the log10 of what the ticks show
     legend: Sequence[tuple[str, str]] = ()  # label, SVG of a 14 x 10 key
     x_names: Sequence[str] | None = None  # names instead of numbers: one band each
-    y_names: Sequence[str] | None = None
     height: int = HEIGHT
     width: int = WIDTH
     parts: list[str] = field(default_factory=list)  # inside the axes; what lies outside is cut off
@@ -133,11 +118,10 @@ class Frame:
         self.legend_rows = self._legend()
         self.top = 12 + 18 * self.legend_rows + (20 if self.y_label else 0)
         self.bottom = self.height - (40 if self.x_label else 24)
-        self.y_ticks = [] if self.y_names else ticks(*self.y_range, most=6)
-        form = formatter(self.y_ticks, self.percent)
-        self.y_texts = list(self.y_names) if self.y_names else [form(v) for v in self.y_ticks]
+        self.y_ticks = ticks(*self.y_range, most=6)
+        self.y_texts = list(map(formatter(self.y_ticks, self.percent), self.y_ticks))
         self.left = 12 + LETTER * max((len(t) for t in self.y_texts), default=1)
-        self.right = self.width - (22 if self.percent and self.y_names else 12)  # room for the last percentage
+        self.right = self.width - 12
 
     def px(self, x: float) -> float:
         low, high = self.x_range
@@ -169,8 +153,6 @@ class Frame:
 
     def _y_marks(self) -> list[tuple[float, str, str]]:
         """Place and text of each mark, and the kind of its line."""
-        if self.y_names:
-            return [(self.py(k + 0.5), text, "") for k, text in enumerate(self.y_texts)]
         marks = zip(self.y_ticks, self.y_texts, strict=True)
         return [(self.py(value), text, "grid" if value else "axis") for value, text in marks]
 
@@ -180,13 +162,9 @@ class Frame:
         if self.x_names is not None:
             marks = [k + 0.5 for k in range(len(self.x_names))]
             texts = list(self.x_names)
-        elif self.log_x:
-            marks = log_ticks(low, high)
-            texts = [f"{10**v:.6g}" for v in marks]
         else:
             marks = ticks(low, high, most=7, whole=self.whole_x)
-            form = formatter(marks, self.percent and bool(self.y_names))
-            texts = [form(v) for v in marks]
+            texts = list(map(formatter(marks), marks))
         # Every second or third name and so on, where not all of them fit.
         widest = LETTER * max((len(t) for t in texts), default=1) + 8
         space = (self.right - self.left) / max(1, len(marks) if self.x_names is not None else len(marks) - 1)
@@ -195,28 +173,12 @@ class Frame:
         return [(x, text, min(x, self.width - LETTER * len(text) / 2 - 1)) for x, text in shown]
 
 
-def line_key(colour: int, dashed: bool = False) -> str:
-    return f'<path class="line c{colour}{" dashed" if dashed else ""}" d="M0 5h14"/>'
-
-
-def box_key(colour: int) -> str:
-    return f'<rect class="bar c{colour}" width="14" height="10" rx="2"/>'
-
-
-def dot_key(colour: int) -> str:
-    return f'<path class="dots big c{colour}" d="M7 5h0"/>'
-
-
-def _said(value: float | None, interval: Sequence[float | None] | None, form: Callable[[float | None], str]) -> str:
+def _said(value: float | None, interval: Sequence[float | None], form: Callable[[float | None], str]) -> str:
     """A value and its interval, for a tooltip."""
     if not finite(value):
         return "no value"
-    ends = "" if not _drawable(interval) else f" ({form(interval[0])} to {form(interval[1])})"
+    ends = f" ({form(interval[0])} to {form(interval[1])})" if all(map(finite, interval)) else ""
     return form(value) + ends
-
-
-def _drawable(interval: Sequence[float | None] | None) -> TypeGuard[Sequence[float]]:
-    return interval is not None and all(map(finite, interval))
 
 
 def stretches(rows: Sequence[tuple[float, ...] | None]) -> list[list[tuple[float, ...]]]:
@@ -258,13 +220,15 @@ class Series:
     dots: bool = False  # at each point, with the interval as an error bar instead of a band
     smooth: bool = False  # the values as a faint line, their running mean as a strong one
     dashed: bool = False  # with hollow dots
+    cloud: bool = False  # points without a line
+    cut_off: bool = False  # may leave the axes, which do not make room for it
 
 
 def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
-    """At most `most` points, each the mean of a span of steps, and the length of the span."""
+    """At most `most` points, each the mean of a span of steps, and the length of the span; a cloud stays as it is."""
     n = len(series.x)
     width = math.ceil(n / most)
-    if width <= 1:
+    if width <= 1 or series.cloud:
         return series, 1
 
     def means(values: Numbers | None) -> Numbers | None:
@@ -288,19 +252,21 @@ def line(
     percent_axis: bool = False,
     height: int = HEIGHT,
     width: int = WIDTH,
-    whole_x: bool = True,
-    log_x: bool = False,
+    x_names: Sequence[str] | None = None,
 ) -> Markup:
-    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value."""
-    if log_x:
-        series = [replace(s, x=[math.log10(v) for v in s.x]) for s in series]
+    """Lines over steps. The axis starts at zero unless `zero` is off; `top` is the largest possible value.
+
+    With names instead of numbers on the x axis, the k-th is at k + 0.5.
+    """
     thinned = [thin(s) for s in series]
     spans = max(width for _, width in thinned)
     series = [s for s, _ in thinned]
     xs = [float(v) for s in series for v in s.x]
-    ys = known(v for s in series for values in (s.y, s.low or (), s.high or ()) for v in values)
+    ys = known(v for s in series if not s.cut_off for values in (s.y, s.low or (), s.high or ()) for v in values)
     first, last = (min(xs), max(xs)) if xs else (0.0, 1.0)
-    if any(s.dots for s in series):  # room, so that no dot lies on the axis
+    if x_names is not None:
+        first, last = 0.0, float(len(x_names))
+    elif any(s.dots for s in series):  # room, so that no dot lies on the axis
         first, last = first - 0.02 * (last - first), last + 0.02 * (last - first)
     frame = Frame(
         title,
@@ -310,9 +276,9 @@ def line(
         x_label + (f" (means of {spans})" if spans > 1 else ""),
         y_label,
         percent_axis,
-        whole_x=whole_x,
-        log_x=log_x,
-        legend=[(s.label, line_key(s.colour, s.dashed)) for s in series if s.label and len(series) > 1],
+        whole_x=all(x == round(x) for x in xs),
+        x_names=x_names,
+        legend=[(s.label, _key(s)) for s in series if s.label and len(series) > 1],
         height=height,
         width=width,
     )
@@ -321,11 +287,21 @@ def line(
     return frame.svg()
 
 
+def _key(s: Series) -> str:
+    """The key of a line or a cloud in the legend."""
+    if s.cloud:
+        return f'<path class="dots big c{s.colour}" d="M7 5h0"/>'
+    return f'<path class="line c{s.colour}{" dashed" * s.dashed}" d="M0 5h14"/>'
+
+
 def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None], str]) -> str:
     out = []
     px, py = frame.px, frame.py
+    if s.cloud:
+        points = [f"M{n(px(x))} {n(py(y))}h0" for x, y in zip(s.x, s.y, strict=True) if finite(y)]
+        return f'<path class="dots c{s.colour}" d="{"".join(points)}"/>'
     count = len(known(s.y))
-    if len(s.x) < 3:  # a line or a band of so few points would not be visible
+    if len(s.x) < 3 and s.label:  # a line or a band of so few points would not be visible
         s = replace(s, dots=True)
     if s.low is not None and s.high is not None:
         rows = list(zip(s.x, s.low, s.high, strict=True))
@@ -348,10 +324,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if finite(y):
-                place = f"{10**x if frame.log_x else x:g}"
+                place = f"{x_label} {x:g}" if frame.x_names is None else frame.x_names[int(x)]
                 out.append(
                     f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {x_label} {place}: {_said(y, (low, high), form)}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {place}: {_said(y, (low, high), form)}')}</title></circle>"
                 )
     return "".join(out)
 
@@ -361,36 +337,32 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar for each label of the chart, with error bars where there are intervals."""
+    """The clip rates of bins of answers, with error bars; a bin of fewer than `few` answers has no bar."""
 
     label: str
-    values: Numbers
-    intervals: Sequence[Sequence[float] | None] | None = None
-    notes: Sequence[str] = ()
+    bins: Sequence[Bin]
     colour: int = 1
+    few: int = 1
 
-
-def rate_bars(label: str, bins: Sequence[Bin], colour: int, few: int = 1) -> Bars:
-    """The clip rates of bins of answers, without those of fewer than `few` answers."""
-    rates = [b.clip_rate if b.count >= few else None for b in bins]
-    intervals = [b.clip_interval if b.count >= few else None for b in bins]
-    return Bars(label, rates, intervals, [f"{b.count:,} answers" for b in bins], colour)
+    def rate(self, k: int) -> float | None:
+        return self.bins[k].clip_rate if self.bins[k].count >= self.few else None
 
 
 def bars(
     title: str,
     description: str,
-    names: Sequence[str],
     groups: Sequence[Bars],
     x_label: str,
     y_label: str,
     *,
     reference: tuple[str, float] | None = None,
 ) -> Markup:
-    """Bars from zero with error bars; `reference` is a dashed line across all bars."""
-    ys = known(v for g in groups for v in g.values)
-    ys += known(v for g in groups for interval in g.intervals or () for v in interval or ())
-    legend = [(g.label, box_key(g.colour)) for g in groups] if len(groups) > 1 or reference else []
+    """Rates of several rules in the same bins; `reference` is a dashed line across all bars."""
+    names = [b.label for b in groups[0].bins]
+    ys = known(v for g in groups for k, b in enumerate(g.bins) if g.rate(k) is not None for v in b.clip_interval)
+    legend = []
+    if len(groups) > 1 or reference:
+        legend = [(g.label, f'<rect class="bar c{g.colour}" width="14" height="10" rx="2"/>') for g in groups]
     if reference:
         ys.append(reference[1])
         legend.append((reference[0], '<path class="rule" d="M0 5h14"/>'))
@@ -401,123 +373,24 @@ def bars(
     for j, group in enumerate(groups):
         for k in range(len(names)):
             x0, x1 = frame.px(k + 0.14 + j * room), frame.px(k + 0.14 + (j + 1) * room)
-            frame.parts.append(_bar(frame, group, k, names[k], x0, x1))
+            frame.parts.append(_bar(frame, group, k, x0, x1))
     if reference:
         y = frame.py(reference[1])
         frame.parts.append(f'<path class="rule" d="M{n(frame.left)} {n(y)}H{n(frame.right)}"/>')
     return frame.svg()
 
 
-def _bar(frame: Frame, group: Bars, k: int, name: str, x0: float, x1: float) -> str:
+def _bar(frame: Frame, group: Bars, k: int, x0: float, x1: float) -> str:
     """A bar and its error bar; one without a value keeps its place and its tooltip."""
-    value = group.values[k]
-    interval = group.intervals[k] if group.intervals else None
+    value, interval = group.rate(k), group.bins[k].clip_interval
     y = frame.py(value) if finite(value) else float(frame.bottom)
     whisker, said = "", _said(value, interval, percent)
-    if finite(value) and _drawable(interval):
+    if finite(value):
         low, high, middle = frame.py(interval[0]), frame.py(interval[1]), (x0 + x1) / 2
         whisker = f"M{n(middle)} {n(low)}V{n(high)}M{n(middle - 3)} {n(low)}h6M{n(middle - 3)} {n(high)}h6"
-    note = f", {group.notes[k]}" if group.notes else ""
+    name, count = group.bins[k].label, group.bins[k].count
     return (
-        f"<g><title>{escape(f'{group.label}, {name}: {said}{note}')}</title>"
+        f"<g><title>{escape(f'{group.label}, {name}: {said}, {count:,} answers')}</title>"
         f'<rect class="bar c{group.colour}" x="{n(x0 + 0.5)}" y="{n(y)}" width="{n(max(0.5, x1 - x0 - 1))}" '
         f'height="{n(frame.bottom - y)}"/><path class="whisker" d="{whisker}"/></g>'
     )
-
-
-# --- Dots with error bars, one row per name: for more names than a legend can hold ---
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A share between 0 and 1 with its interval; a value of None leaves its row empty."""
-
-    label: str
-    value: float | None
-    interval: tuple[float, float] | None = None
-    colour: int = 1
-    hollow: bool = False
-
-
-def dots(
-    title: str,
-    description: str,
-    rows: Sequence[Dot],
-    x_label: str,
-    *,
-    reference: tuple[str, float] | None = None,
-    width: int,
-) -> Markup:
-    """One dot and whisker per row, from the top; `reference` is a dashed line through all rows.
-
-    A reader compares positions, not lengths, so the axis need not start at 0; where it does not, its label says so.
-    """
-    xs = known(v for row in rows for v in (row.value, *(row.interval or ())))
-    if reference:
-        xs.append(reference[1])
-    room = 0.03 * (max(xs) - min(xs)) or 0.05 if xs else 0.0
-    low, high = span([v for x in xs for v in (max(0.0, x - room), min(1.0, x + room))], False, 1.0)
-    extent = f"axis from {percent(low)} to {percent(high)}"
-    legend = [(reference[0], '<path class="rule" d="M7 0v10"/>')] if reference else []
-    frame = Frame(
-        title, f"{description} {extent.capitalize()}.", (low, high), (len(rows), 0),
-        x_label + f" ({extent})" * (low > 0), percent=True, whole_x=False, legend=legend,
-        y_names=[row.label for row in rows], height=52 + 18 * len(legend) + ROW_HEIGHT * len(rows), width=width,
-    )  # fmt: skip
-    if reference:
-        frame.parts.append(f'<path class="rule" d="M{n(frame.px(reference[1]))} {n(frame.top)}V{n(frame.bottom)}"/>')
-    frame.parts += [_row(frame, row, frame.py(k + 0.5)) for k, row in enumerate(rows)]
-    return frame.svg()
-
-
-def _row(frame: Frame, row: Dot, y: float) -> str:
-    guide = f'<line class="grid" x1="{n(frame.left)}" x2="{n(frame.right)}" y1="{n(y)}" y2="{n(y)}"/>'
-    if not finite(row.value):
-        return f'{guide}<text class="label" x="{n(frame.left + 6)}" y="{n(y + 4)}">no value</text>'
-    whisker = ""
-    if _drawable(row.interval):
-        low, high = (frame.px(v) for v in row.interval)
-        ends = "".join(f"M{n(x)} {n(y - 3)}v6" for x in (low, high))
-        whisker = f'<path class="whisker own c{row.colour}" d="M{n(low)} {n(y)}H{n(high)}{ends}"/>'
-    kind = "dot hollow" if row.hollow else "dot"
-    return (
-        f"{guide}<g><title>{escape(f'{row.label}: {_said(row.value, row.interval, percent)}')}</title>{whisker}"
-        f'<circle class="{kind} c{row.colour}" cx="{n(frame.px(row.value))}" cy="{n(y)}" r="3.2"/></g>'
-    )
-
-
-# --- Points with curves over them ---
-
-
-def scatter(
-    title: str,
-    description: str,
-    groups: Sequence[Series],
-    curves: Sequence[Series],
-    others: Sequence[Series],
-    x_label: str,
-    y_label: str,
-) -> Markup:
-    """Points, with curves (a band) over them. The axis need not include all of `others`, which are for comparison."""
-    xs = [v for g in groups for v in g.x]
-    ys = [*known(v for g in groups for v in g.y), *known(v for c in curves for v in c.y)]
-    low, high = span(xs, True, whole=True)
-    frame = Frame(
-        title,
-        description,
-        (low, high),
-        span(ys, True),
-        x_label,
-        y_label,
-        legend=[(g.label, dot_key(g.colour)) for g in groups]
-        + [(c.label, line_key(c.colour, c.dashed)) for c in (*curves, *others) if c.label],
-    )
-    for g in groups:
-        d = "".join(f"M{n(frame.px(x))} {n(frame.py(y))}h0" for x, y in zip(g.x, g.y, strict=True) if finite(y))
-        if d:
-            frame.parts.append(f'<path class="dots c{g.colour}" d="{d}"/>')
-    for c in others:
-        frame.parts.append(path(frame, c.x, c.y, f"line c{c.colour}{' dashed' if c.dashed else ''}"))
-    for c in curves:
-        frame.parts.append(path(frame, c.x, c.y, f"line strong c{c.colour}{' dashed' if c.dashed else ''}"))
-    return frame.svg()

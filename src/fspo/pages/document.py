@@ -24,8 +24,8 @@ from fspo.files import replace_file
 from fspo.text import slug, visible
 
 __all__ = [
-    "COLOURS", "Missing", "Panel", "Plot", "Section", "Table", "TableCell", "asset", "colour_of", "document",
-    "embedded", "grid", "render", "sections", "write_svg",
+    "COLOURS", "Plot", "Section", "Table", "TableCell", "asset", "colour_of", "document", "embedded", "grid",
+    "render", "write_svg",
 ]  # fmt: skip
 
 COLOURS = 10  # of runs and methods in a chart, see assets/style.css
@@ -33,13 +33,13 @@ COLOURS = 10  # of runs and methods in a chart, see assets/style.css
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under its heading, with a link in the navigation."""
+    """A part of a page under its heading."""
 
     id: str
     title: str
-    body: Markup
+    body: Markup | None = None
     lead: str = ""
-    link: str = ""  # text of the link; default: the title
+    plots: Sequence[Plot | None] | None = None  # after the body
 
 
 def document(
@@ -49,12 +49,13 @@ def document(
     lead: str,
     main: Markup,
     footer: str,
-    links: Sequence[Section] = (),
+    links: Sequence[str] = (),
     scripts: Sequence[str] = ("page.js",),
     version: str | None = None,
 ) -> str:
-    """A whole page. A page with a version is live: it asks its own server for newer content.
+    """A whole page; `links` are the sections in its navigation.
 
+    A page with a version is live: it asks its own server for newer content.
     The scripts are in the head, so that the theme is set before anything is drawn.
     """
     style = "\n" + asset("style.css") + asset("chart.css")
@@ -64,11 +65,6 @@ def document(
         style=Markup(style), script=Markup(code), policy=_policy(style, code, live=version is not None),
         version=version,
     )  # fmt: skip
-
-
-def sections(parts: Sequence[Section]) -> Markup:
-    """The parts of a page, one after the other."""
-    return render("sections.html", parts=parts)
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -93,33 +89,16 @@ def coordinate(value: float) -> str:
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart with its title and caption."""
+    """A chart with its title and caption; without a chart, the caption says why there is none."""
 
     title: str
     svg: Markup
     caption: str = ""
 
-    def html(self) -> Markup:
-        return render("figure.html", plot=self)
 
-
-@dataclass(frozen=True)
-class Missing:
-    """A sentence in the place of a plot that has no data."""
-
-    title: str
-    why: str
-
-    def html(self) -> Markup:
-        return render("missing.html", panel=self)
-
-
-Panel = Plot | Missing
-
-
-def grid(panels: Sequence[Panel]) -> Markup:
-    """Panels side by side, as many as fit."""
-    return render("grid.html", panels=panels)
+def grid(plots: Iterable[Plot | None]) -> Markup:
+    """Plots side by side, as many as fit."""
+    return render("grid.html", plots=[plot for plot in plots if plot is not None])
 
 
 def colour_of(k: int) -> int:
@@ -149,14 +128,12 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str | TableCell]]
     words: int = 0  # columns of text at the end
-    wrap: bool = False  # whether those texts are broken into lines
     colours: Sequence[int] = ()  # of the line in the charts that each row stands for
 
     def html(self, level: int | None = 2) -> Markup:
         """The table in a card that scrolls where it is too wide, under its title as a heading of this level, if any."""
         rows = [[cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row] for row in self.rows]
-        words = "text" if self.wrap else "words"
-        kinds = ["", *["n"] * (len(self.head) - 1 - self.words), *[words] * self.words]
+        kinds = ["", *["n"] * (len(self.head) - 1 - self.words), *["text"] * self.words]
         return render("table.html", table=self, rows=rows, kinds=kinds, level=level)
 
     def markdown(self) -> str:
@@ -173,12 +150,9 @@ def _in_markdown(cell: str | TableCell) -> str:
 
 def _policy(style: str, script: str, *, live: bool) -> Markup:
     """The content security policy: exactly this style and this script, and nothing from anywhere."""
-    rules = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    own = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    rules = f"default-src 'none'; style-src 'sha256-{own[0]}'; script-src 'sha256-{own[1]}'; base-uri 'none'"
     return Markup(rules + ("; connect-src 'self'" if live else ""))
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _printed(value: Any) -> Any:
@@ -194,6 +168,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_environment.globals["grid"] = grid
 _environment.filters |= {"embedded": embedded, "n": coordinate, "slug": slug}
 
 
@@ -217,19 +192,10 @@ def write_svg(plots: Iterable[Plot], folder: str | Path) -> list[Path]:
 
 
 def _stylesheet() -> str:
-    """The page's rules for charts with the light theme's colours written out, one rule per colour of a series."""
+    """The page's rules for charts with the light theme's colours written out."""
     light = dict(re.findall(r"(--\w+): light-dark\((#\w+),", asset("style.css")))
-    series = [name for name in light if re.fullmatch(r"--c\d+", name)]
-    rules = []
-    for selector, body in re.findall(r"([^{}]+)\{([^{}]*)\}", asset("chart.css")):
-        selector = selector.strip()
-        if selector.startswith("svg") and "text" not in selector and ".label" not in selector:
-            continue  # the place of a chart in the page
-        if "--c:" in body:
-            continue
-        if "var(--c)" in body:
-            rules += [f"{selector}.{name[2:]}{{{body.replace('var(--c)', light[name])}}}" for name in series]
-        else:
-            rules.append(f"{selector}{{{body}}}")
-    text = re.sub(r"var\((--\w+)\)", lambda match: light[match[1]], "\n".join(rules))
+    rules = re.sub(
+        r"^svg(?:\.key)? \{.*\n", "", asset("chart.css"), flags=re.MULTILINE
+    )  # the place of a chart in the page
+    text = re.sub(r"var\((--\w+)\)", lambda match: light[match[1]], rules)
     return re.sub(r"font-family: [^;]*; font-size: [^;]*;", f"font-family: {FONTS}; font-size: 11px;", text)

@@ -1,12 +1,11 @@
 """`fspo explore`: a page with sliders that shows what each method clips by length, for S ~ Normal(mu L, sigma^2 L).
 
-The rules come from the registered objectives: each gives its band at its default parameters on a grid of lengths, and
-the page interpolates between them. A slider multiplies the width.
+The rules are the objectives of the three length laws: each gives its band at its default parameters on a grid of
+lengths, and the page interpolates between them. A slider multiplies the width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,23 @@ from fspo import objectives
 from fspo.files import plain, replace_file
 from fspo.objectives import Objective, Totals
 from fspo.pages import document
-from fspo.pages.document import COLOURS
 from fspo.ratios import Floats
-from fspo.text import slug
 
 __all__ = ["length_band", "render", "write"]
 
 LENGTHS = 2.0 ** np.arange(0, 20.25, 0.25)  # the page's answers have up to about 150,000 tokens
 FACTORS = 10.0 ** np.arange(-2, 2.01, 0.025)  # of the width, over the range of the sliders
 ANY_TOTALS = Totals(1, 1, -2e-4)  # the bands that are shown do not depend on the batch
-LAW_COLOURS = [objectives.get_class(name).color for name in objectives.LENGTH_LAWS]
-OTHER_COLOURS = [k for k in range(1, COLOURS + 1) if k not in LAW_COLOURS]
 
 
-def write(path: str | Path, more: Sequence[str] = ()) -> Path:
-    """Write the explorer, a self-contained page that also shows the objectives `more`, and return its path."""
-    return replace_file(path, render(more))
+def write(path: str | Path) -> Path:
+    """Write the explorer, a self-contained page, and return its path."""
+    return replace_file(path, render())
 
 
-def render(more: Sequence[str] = ()) -> str:
+def render() -> str:
     """The page as text."""
-    rules = _rules(more)
+    rules = _rules()
     data = plain({"lengths": LENGTHS.tolist(), "factors": FACTORS.tolist(), "rules": rules})
     return document.document(
         title="What a clip range does to long and short answers – fspo",
@@ -50,38 +45,22 @@ def render(more: Sequence[str] = ()) -> str:
     )
 
 
-def _rules(more: Sequence[str]) -> list[dict[str, Any]]:
-    """The length laws, FSPO around the drift first, objectives that other packages bring, and those asked for."""
-    laws = objectives.LENGTH_LAWS
-    for name in more:
-        if _rule(name, 0) is None:
-            raise ValueError(f"{name} has no range of S that depends on the length alone: it cannot be shown")
-    named = [*(name for name in objectives.names() if _is_foreign(name)), *more]
-    others = [name for name in dict.fromkeys(named) if name not in laws]
-    colours = [*LAW_COLOURS, *(OTHER_COLOURS[k % len(OTHER_COLOURS)] for k in range(len(others)))]
-    rules = [rule for name, colour in zip([*laws, *others], colours, strict=True) if (rule := _rule(name, colour))]
-    centred = rules[0] | {"name": f"{laws[0]} around the drift", "centred": True}
+def _rules() -> list[dict[str, Any]]:
+    """The length laws at their defaults; the first, FSPO's, around the drift too."""
+    rules = [_rule(objectives.get(name)) for name in objectives.LENGTH_LAWS]
+    centred = rules[0] | {"name": f"{rules[0]['name']} around the drift", "centred": True}
     return [centred, rules[0] | {"dashed": True}, *rules[1:]]
 
 
-def _is_foreign(name: str) -> bool:
-    """Whether another package brings the objective, and it can be made without parameters."""
-    try:
-        return objectives.is_foreign(objectives.get(name))
-    except ValueError:  # of another package: broken, or with a parameter that has no default
-        return False
-
-
-def _rule(name: str, colour: int) -> dict[str, Any] | None:
-    """The band of an objective at its defaults; None where it has none that depends on the length alone."""
-    objective = objectives.get(name)
-    band = None if objective.estimates else length_band(objective, LENGTHS, ANY_TOTALS)
-    if band is None:
-        return None
+def _rule(objective: Objective) -> dict[str, Any]:
+    """The band of an objective, and its parameters at each width of the slider."""
+    band = length_band(objective, LENGTHS, ANY_TOTALS)
+    assert band is not None
     centre, below, above = (values.tolist() for values in band)
     return {
-        "key": slug(name), "name": name, "summary": objective.summary, "colour": colour, "dashed": False,
-        "centred": False, "centre": centre, "below": below, "above": above, "parameters": _widened(objective),
+        "key": objective.name, "name": objective.name, "summary": objective.summary, "colour": objective.color,
+        "dashed": False, "centred": False, "centre": centre, "below": below, "above": above,
+        "parameters": _widened(objective),
     }  # fmt: skip
 
 
@@ -104,11 +83,9 @@ def length_band(objective: Objective, lengths: Floats, totals: Totals) -> tuple[
     return centre, below, above
 
 
-def _widened(objective: Objective) -> dict[str, list[float]] | None:
-    """The parameters that change with the width, at each of FACTORS; None where the width cannot be set."""
+def _widened(objective: Objective) -> dict[str, list[float]]:
+    """The parameters that change with the width, at each of FACTORS."""
     scaled = [objective.scaled(float(k)) for k in FACTORS]
     tables = [each.clip_parameters for each in scaled if each is not None]
-    if len(tables) < len(FACTORS):
-        return None
     names = [name for name, value in tables[0].items() if isinstance(value, float) and value != tables[-1][name]]
     return {name: [float(f"{table[name]:.6g}") for table in tables] for name in names}

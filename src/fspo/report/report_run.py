@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fspo import objectives, ratios, runs
+from fspo import ratios, runs
 from fspo.fairness import FairnessReport, measure
 from fspo.fairness.bins import quantile_edges
-from fspo.objectives import AtRate, Responses
+from fspo.objectives import Responses
 from fspo.runs import Run, rows
 
 __all__ = ["LENGTH_BINS", "ReportRun", "RowSummary", "load", "load_all"]
@@ -40,6 +40,11 @@ class RowSummary:
     last_steps: tuple[int, int]
 
     @property
+    def named_steps(self) -> str:
+        first, last = self.last_steps
+        return f"step {first}" if first == last else f"steps {first} to {last}"
+
+    @property
     def last_with_gradient(self) -> pl.DataFrame:
         """The rows of the last steps from which clipping may remove a gradient."""
         return self.last.filter(rows.HAS_GRADIENT)
@@ -56,13 +61,6 @@ class RowSummary:
         rate = self.clip_rate
         return USUAL_RATE if rate is None or rate < LOWEST_RATE else rate
 
-    def at_clip_rate(self, name: str, rate: float) -> AtRate:
-        """A method's range that clips this share of the last rows, and what it accepts; or why it cannot."""
-        try:
-            return objectives.get(name).at_clip_rate(self.last_responses, rate)
-        except (ArithmeticError, ValueError):  # log-ratios of thousands, whose exponential is no number
-            return AtRate(note="has no finite range for such log-ratios")
-
     @property
     def last_responses(self) -> Responses:
         """The rows of the last steps, as objectives take them."""
@@ -76,6 +74,7 @@ class ReportRun(Run):
     """A run and its rows."""
 
     rows: RowSummary | None = None
+    suffix: str = ""  # of the titles of its plots, on a page of several runs
 
     def fairness(self, bins: int = LENGTH_BINS) -> FairnessReport | None:
         """Clip rate by length over the last steps; None where no update was off-policy, or nothing has a gradient."""
@@ -85,25 +84,19 @@ class ReportRun(Run):
         return measure(table["length"].to_numpy(), table["accepted"].to_numpy(), bins)
 
 
-def load(folder: str | Path, *, trust: bool = False) -> ReportRun:
-    """Read a run folder; `trust` allows its configuration to import the objective that it names as `module:Class`."""
-    return load_all([folder], trust=trust)[0]
+def load(folder: str | Path) -> ReportRun:
+    """Read a run folder."""
+    return load_all([folder])[0]
 
 
-def load_all(folders: Sequence[str | Path], *, trust: bool = False) -> list[ReportRun]:
+def load_all(folders: Sequence[str | Path]) -> list[ReportRun]:
     """Read several run folders; each run gets a name of its own."""
-    return [_with_rows(run, trust) for run in runs.load_all(folders)]
-
-
-def _with_rows(run: Run, trust: bool) -> ReportRun:
-    summary, notes = _summarise(run.folder)
-    if trust and ":" in (name := str(run.objective.get("name", ""))):
-        try:
-            objectives.get_class(name)
-        except ValueError as error:
-            notes = [*notes, f"{error}."]
-    known = {field.name: getattr(run, field.name) for field in fields(Run)}
-    return ReportRun(**known | {"notes": [*run.notes, *notes]}, rows=summary)
+    loaded = []
+    for run in runs.load_all(folders):
+        summary, notes = _summarise(run.folder)
+        known = {field.name: getattr(run, field.name) for field in fields(Run)} | {"notes": [*run.notes, *notes]}
+        loaded.append(ReportRun(**known, rows=summary, suffix=f" – {run.name}" if len(folders) > 1 else ""))
+    return loaded
 
 
 def _summarise(run: Path) -> tuple[RowSummary | None, list[str]]:

@@ -31,8 +31,8 @@ SHARE = 0.1  # largest share of the time that reading and drawing the run may ta
 class LivePage:
     """The run's page, drawn again only when its files have changed."""
 
-    def __init__(self, folder: Path, *, trust: bool = False) -> None:
-        self.given, self.trust = folder, trust
+    def __init__(self, folder: Path) -> None:
+        self.given = folder
         self._lock = threading.Lock()
         self._stamp: Any = None
         self._main = Markup()
@@ -49,7 +49,7 @@ class LivePage:
             stamp = self._files()
             if stamp != self._stamp and time.monotonic() >= self._due:
                 start = time.monotonic()
-                self._main = content([load(self.folder, trust=self.trust)])
+                self._main = content([load(self.folder)])
                 self._stamp = stamp
                 self._due = time.monotonic() + (time.monotonic() - start) * (1 / SHARE - 1)
             return self._main, f'"{hashlib.sha256(self._main.encode()).hexdigest()[:20]}"'
@@ -59,15 +59,10 @@ class LivePage:
         return frame([self.folder.resolve().name], main, version)
 
     def _files(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of what the run has written; a file may disappear meanwhile."""
-        files = []
-        for path in (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", rows.folder_of(self.folder)):
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            files.append((path.name, status.st_size, status.st_mtime_ns))
-        return sorted(files)
+        """Name, size and time of what the run has written."""
+        paths = (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", rows.folder_of(self.folder))
+        found = [(path.name, path.stat()) for path in paths if path.exists()]
+        return sorted((name, status.st_size, status.st_mtime_ns) for name, status in found)
 
 
 class Server(ThreadingHTTPServer):
@@ -75,8 +70,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int = 0, *, trust: bool = False) -> None:
-        self.source = LivePage(folder, trust=trust)
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.source = LivePage(folder)
         super().__init__((LOOPBACK, port), Handler)
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -118,8 +113,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         if version is not None:
             self.send_header("ETag", version)
         self.end_headers()
@@ -129,13 +122,13 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are not logged."""
 
 
-def open_server(folder: str | Path, port: int = 0, *, trust: bool = False) -> Server:
-    """A server for the run's page; `serve_forever` runs it. `trust` is that of `report_run.load`."""
+def open_server(folder: str | Path, port: int = 0) -> Server:
+    """A server for the run's page; `serve_forever` runs it."""
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder: give the folder that `fspo train --out` writes")
     try:
-        return Server(path, port, trust=trust)
+        return Server(path, port)
     except OSError as error:
         raise ValueError(
             f"port {port} cannot be used ({error.strerror}): give another, or 0 for any free one"
