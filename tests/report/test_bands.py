@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import yaml
 
-import fspo
 from fspo import objectives, runs
 from fspo.objectives import OBJECTIVES, Objective, Totals
 from fspo.report import explore
@@ -109,19 +108,6 @@ def test_a_rate_that_no_range_reaches_is_said(tmp_path: Path) -> None:
     assert rules == []
     labels = [objectives.get_class(name).label for name in objectives.LENGTH_LAWS]
     assert notes == [f"{label} cannot clip 90.0% with any range." for label in labels]
-
-
-@pytest.mark.parametrize("rule", ["fspo", "gspo"])
-def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str) -> None:
-    """Five steps are all "last steps", so both look at the same rows."""
-    folder = make_run(tmp_path / "run", steps=5, rule=rule)
-    rows = rows_of(load(folder))
-    audit = fspo.audit(str(folder), clip_rate=rows.comparison_rate, methods="all")
-    audited = {method.name: method.parameters for method in audit.methods}
-    rules, _ = rules_at(rows, rows.comparison_rate)
-    assert len(rules) == 3
-    for each in rules:
-        assert each.objective.clip_parameters == pytest.approx(audited[each.name], rel=1e-9)
 
 
 @pytest.mark.usefixtures("registry")
