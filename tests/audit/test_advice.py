@@ -143,17 +143,6 @@ def test_the_table_in_the_docs() -> None:
 # --- each point ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_clips_a_lot_gets_no_band_that_keeps_it() -> None:
-    table = RUNS["clipped at 45 %"].table(0, 384)
-    del table["accepted"]
-    audit = fspo.audit(table, rule="gspo:clip_low=5e-5,clip_high=5e-5")
-    assert "a rate above 20 % is itself the finding" in audit.verdict
-    assert audit.clip_rate == 0.1
-    assert audit.own is not None
-    if audit.recommendation is not None:
-        assert audit.recommendation.report.lre_interval[1] < audit.own.lre
-
-
 @pytest.mark.parametrize("name", ["clipped", "is_clipped", "is_masked", "clip_fraction", "mine"])
 def test_a_column_of_what_was_clipped(name: str) -> None:
     frame = answers(4000)

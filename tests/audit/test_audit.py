@@ -182,18 +182,6 @@ def test_reward_and_truncation_by_length() -> None:
     assert fspo.audit(unscored.with_columns(pl.col("reward").fill_null(float("nan")))) == fspo.audit(unscored)
 
 
-def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_folder(Path("runs/mine"))
-    for name in "ab":
-        answers(200).write_parquet(f"{name}.parquet")
-    several = (["a.parquet", "b.parquet"], "a.parquet and 1 more")
-    for data, name in (("runs/mine", "runs/mine"), ("*.parquet", "*.parquet"), several, (answers(200), "the frame")):
-        result = fspo.audit(data)
-        assert result.name == name
-        assert str(result).startswith(f"{name}: {result.rows:,} rows\n\n{result.headline[:40]}")
-
-
 def test_json_and_page(tmp_path: Path) -> None:
     """Names and values of the data are shown, and not obeyed."""
     nasty = '<script>alert("x")</script>\x1b[31m'

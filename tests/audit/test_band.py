@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,22 +134,13 @@ def test_advantages_of_one_sign(sign: int) -> None:
 # --- simulated files with known truth: intervals cover, and the band stays flat on clean rows -------------------------
 
 
-@pytest.fixture(scope="module")
-def simulate() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "simulate.py"
-    spec = importlib.util.spec_from_file_location("simulate", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["simulate"] = module
-    spec.loader.exec_module(module)
-    return module
+SIMULATE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "simulate.py")))
 
 
-def check(simulate: ModuleType, name: str, n: int, files: int) -> None:
-    process = simulate.Process(**simulate.PROCESSES[name])
+def check(name: str, n: int, files: int) -> None:
+    process = SIMULATE.Process(**SIMULATE.PROCESSES[name])
     fresh = process.fresh(0)
-    judged = [simulate.judge(process, n, seed, fresh) for seed in range(files)]
+    judged = [SIMULATE.judge(process, n, seed, fresh) for seed in range(files)]
     for key in judged[0].covers:
         known = [j.covers[key] for j in judged if j.covers[key] is not None]
         # 93 %, less three standard errors of the count: there are 200 of them.
@@ -161,13 +151,13 @@ def check(simulate: ModuleType, name: str, n: int, files: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["Gaussian", "1 % shifted by -10"])
-def test_a_few_files(simulate: ModuleType, name: str) -> None:
+def test_a_few_files(name: str) -> None:
     for n in (30, 60, 300):
-        check(simulate, name, n, 15)
+        check(name, n, 15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 60, 300, 3000])
-def test_all_processes(simulate: ModuleType, n: int) -> None:
-    for name in simulate.PROCESSES:
-        check(simulate, name, n, 60)
+def test_all_processes(n: int) -> None:
+    for name in SIMULATE.PROCESSES:
+        check(name, n, 60)

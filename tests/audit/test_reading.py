@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +44,23 @@ SIZES = TOKENS["logprobs"].list.len().to_list()
 # --- formats --------------------------------------------------------------------------------------------------------
 
 
-def zstd(path: Path, text: bytes) -> None:
-    with pa.output_stream(str(path), compression="zstd") as file:
-        file.write(text)
+FORMATS = {
+    "a.jsonl.zst": LINES,
+    "a.csv.gz": CSV,
+    "a.json.gz": json.dumps(FRAME.to_dicts()).encode(),
+    "a.tsv": FRAME.write_csv(separator="\t").encode(),
+    "lines.json": LINES,
+    "mark.csv": b"\xef\xbb\xbf" + CSV,
+    "UPPER.CSV": CSV,
+    "a[1].jsonl": LINES,
+    "head.csv": FRAME.with_columns(pl.lit(1).alias("x" * 140_000)).write_csv().encode(),
+}
 
 
-def zipped(path: Path, text: bytes) -> None:
-    path.write_bytes(gzip.compress(text))
-
-
-FORMATS: list[tuple[str, bytes, Callable[[Path, bytes], Any]]] = [
-    ("a.jsonl.zst", LINES, zstd),
-    ("a.csv.gz", CSV, zipped),
-    ("a.json.gz", json.dumps(FRAME.to_dicts()).encode(), zipped),
-    ("a.tsv", FRAME.write_csv(separator="\t").encode(), Path.write_bytes),
-    ("a.json", json.dumps(FRAME.to_dicts(), indent=1).encode(), Path.write_bytes),
-    ("lines.json", LINES, Path.write_bytes),
-    ("mark.csv", b"\xef\xbb\xbf" + CSV, Path.write_bytes),
-    ("UPPER.CSV", CSV, Path.write_bytes),
-    ("a[1].jsonl", LINES, Path.write_bytes),
-    ("head.csv", FRAME.with_columns(pl.lit(1).alias("x" * 140_000)).write_csv().encode(), Path.write_bytes),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "write"), FORMATS, ids=[name for name, _, _ in FORMATS])
-def test_formats(tmp_path: Path, name: str, text: bytes, write: Callable[[Path, bytes], Any]) -> None:
-    write(tmp_path / name, text)
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(tmp_path: Path, name: str) -> None:
+    with pa.output_stream(str(tmp_path / name)) as file:  # compressed as the ending says
+        file.write(FORMATS[name])
     audit = fspo.audit(tmp_path / name)
     assert figures(audit) == EXPECTED
     assert audit.files == [str(tmp_path / name)]
@@ -92,8 +81,8 @@ def test_every_form_gives_the_same(tmp_path: Path) -> None:
     tensors = {c: torch.tensor(frame[c].to_list(), requires_grad=c == "log_ratio") for c in frame.columns[:6]}
     for data in (
         frame.lazy(), frame.to_arrow(), frame.to_dict(as_series=False), tmp_path / "one.parquet", tmp_path / "parts",
-        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").glob("*.parquet")), text, tmp_path / "pandas.csv",
-        tmp_path / "flags.jsonl", [tmp_path / "one.parquet", tmp_path / "one.parquet"],  # given twice, counted once
+        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").glob("*.parquet")), text,
+        tmp_path / "pandas.csv", tmp_path / "flags.jsonl", 2 * [tmp_path / "one.parquet"],  # given twice, counted once
     ):  # fmt: skip
         assert figures(fspo.audit(data)) == whole, data
     assert figures(fspo.audit(tensors)) == figures(fspo.audit(frame.select(frame.columns[:6])))
@@ -136,6 +125,7 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.jsonl", '{"logprobs": [1, 2], "old_logprobs": [0.1, 2], "length": 3}\n',
      ", row 1, column 'logprobs' holds 2 numbers, which is not the length: give --mask"),
     ("a.jsonl", '{"logprobs": [1, 2], "old_logprobs": 0.1}\n', " has log-probs as lists and as one number per answer"),
+    ("a.jsonl", '{"output": "", "score": 0.0}\n', " has only empty answers"),
     ("a.parquet", "not parquet at all", " cannot be read"),
     ("a.txt", "length", " has an unknown ending: use one of"),
 ]  # fmt: skip
@@ -179,13 +169,9 @@ def test_wrong_frames(data: dict[str, Any], options: dict[str, Any], sentence: s
     assert sentence in str(error.value)
 
 
-def test_many_categories_and_no_rows() -> None:
+def test_many_categories() -> None:
     with pytest.raises(ValueError, match="column 'prompt' has 500 different values: --by shows fairness over at most"):
         fspo.audit(FRAME.with_columns(prompt=pl.int_range(500).cast(pl.String)), by="prompt")
-    with pytest.raises(ValueError, match="has no rows"):
-        fspo.audit({"length": []})
-    with pytest.raises(ValueError, match="has only empty answers"):
-        fspo.audit({"output": ["", ""], "score": [0.0, 1.0]})
     objects = FRAME.with_columns(advantage=pl.lit(["a"]), reward=pl.struct("accepted"))
     assert "There are no advantages" in str(fspo.audit(objects))
 
@@ -214,23 +200,19 @@ def test_rows_and_damage_are_named_across_files(tmp_path: Path) -> None:
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:
-    table = tmp_path / "a.csv"
-    table.write_text(SMALL.replace("12,", "0,"))
+    FRAME.write_csv(tmp_path / "good.csv")
     (tmp_path / "empty").mkdir()
     cases = {
-        (str(table),): "row 2, column 'length' is 0",
         (str(tmp_path / "none*.csv"),): "there is no file",
         (str(tmp_path / "empty"),): "has neither rows of a run nor tables",
         (str(tmp_path / "good.csv"), "--html", str(tmp_path)): str(tmp_path),
     }
-    FRAME.write_csv(tmp_path / "good.csv")
     for arguments, sentence in cases.items():
         done = command("audit", *arguments, check=False)
-        assert done.returncode == 2
-        assert sentence in done.stderr
+        assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("error: ")
+        assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
-        assert not done.stdout
 
 
 # --- per-token columns ----------------------------------------------------------------------------------------------
