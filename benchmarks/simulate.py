@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fspo
-from fspo.audits.recommend import Recommendation
+from fspo.audits.rules import Recommendation
 from fspo.fairness.bins import cut
 
 Array = NDArray[Any]

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fspo
-from fspo.audits.gather import RowSample
+from fspo import objectives
+from fspo.audits import columns
+from fspo.audits.rules import parse_rule
+from fspo.objectives.clipping import surrogate_accepted
 from fspo.text import escape
-from helpers.simulated_answers import answers, run_folder
+from helpers.custom_objective import Banded, Mine, Scaled
+from helpers.simulated_answers import answers, run_folder, token_answers
 
 
-@pytest.mark.parametrize(("seed", "bins"), [(0, 8), (1, 8), (2, 5), (3, 3)])
+@pytest.mark.parametrize(("seed", "bins"), [(0, 8), (2, 5), (3, 3)])
 def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int, bins: int) -> None:
     rows = run_folder(tmp_path, seed=100 * seed)
     moved = rows.filter("off_policy")
@@ -24,55 +31,38 @@ def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int,
     result = fspo.audit(tmp_path, bins=bins)
     assert result.on_policy == rows.height - moved.height
     assert result.own is not None
-    for ours, theirs in zip(result.own.bins, report.bins, strict=True):
-        assert (ours.label, ours.count) == (theirs.label, theirs.count)
-        assert ours.acceptance == pytest.approx(theirs.acceptance, rel=1e-12)
-        assert ours.interval == pytest.approx(theirs.interval, rel=1e-12)
+    assert result.own.bins == report.bins
     assert result.own.lre == pytest.approx(report.lre, rel=1e-9)
     assert result.own.flatness == pytest.approx(report.flatness, rel=1e-9)
-    law = fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
-    assert result.law is not None
-    assert result.law.interval == pytest.approx(law.interval, rel=1e-6)
-    assert result.law.mu_interval == pytest.approx(law.mu_interval, rel=1e-6)
-    assert result.law.scale_interval == pytest.approx(law.scale_interval, rel=1e-6)
+    assert result.law == fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
     assert sum(r.count for r in result.lengths) == rows.height
 
 
-def test_a_large_file_is_sampled_and_its_own_rates_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RowSample.__init__, "__defaults__", (2000, 1 << 22))
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])  # which states its number of rows, and which does not
+def test_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     frame = answers(30_000)
-    result = fspo.audit(frame)
-    assert 1000 <= result.sampled <= 2000
-    assert "1 in 15 rows" in " ".join(result.notes)
-    report = fspo.fairness.measure(frame["length"].to_numpy(), frame["accepted"].to_numpy())
+    frame.write_parquet(tmp_path / "a.parquet", row_group_size=999)
+    frame.write_csv(tmp_path / "a.csv")
+    whole = fspo.audit(frame)
+    monkeypatch.setattr(columns, "MOST", 5000)
+    result = fspo.audit(tmp_path / f"a.{suffix}")
+    assert result.rows == 30_000
+    assert result.sampled == pytest.approx(5000, rel=0.02)
+    assert "All figures are from a random 1 in 6 rows." in result.notes
     assert result.own is not None
-    assert [b.acceptance for b in result.own.bins] == pytest.approx([b.acceptance for b in report.bins], rel=1e-12)
-    law = fspo.fairness.scaling_law(frame["log_ratio"].to_numpy(), frame["length"].to_numpy())
+    assert whole.own is not None
+    for ours, exact in zip(result.own.bins, whole.own.bins, strict=True):
+        assert abs(ours.clip_rate - exact.clip_rate) < ours.interval[1] - ours.interval[0]
+    assert whole.law is not None
     assert result.law is not None
-    assert result.law.exponent == pytest.approx(law.exponent, rel=1e-9)
-    low, high = result.law.interval
-    assert high - low == pytest.approx(law.interval[1] - law.interval[0], rel=0.15)
+    assert result.law.interval[0] < whole.law.exponent < result.law.interval[1]
 
 
-def test_a_sample_is_uniform_however_the_rows_arrive() -> None:
-    """Each row is kept with the same probability, in batches of any size, and tokens stay with their rows."""
-    hits = np.zeros(1000)
-    for seed in range(400):
-        sample = RowSample(None, rows=100)
-        sample._rng = np.random.default_rng(seed)
-        for part in np.split(np.arange(1000), [7, 8, 300, 950]):
-            lengths = part % 3 + 1
-            sample.add({"length": lengths, "row": part}, np.repeat(part, lengths))
-        columns, tokens = sample.result()
-        assert tokens is not None
-        assert (tokens == np.repeat(columns["row"], columns["length"])).all()
-        assert len(columns["row"]) <= 100
-        hits[columns["row"]] += 1
-    # 400 draws at a rate of 1/16: 25 ± 4.8
-    assert hits.mean() == pytest.approx(25, rel=0.05)
-    for counted in np.split(hits, [7, 8, 300, 950]):
-        assert abs(counted.mean() - 25) < 5 * 4.84 / np.sqrt(len(counted))
-    assert hits.std() == pytest.approx(4.84, rel=0.15)
+def test_a_sample_is_uniform() -> None:
+    hits, rng = np.zeros(100), np.random.default_rng(0)
+    for _ in range(4000):
+        hits[columns._one_of_each(8, 100, rng)] += 1
+    assert np.abs(hits - 500).max() < 5 * np.sqrt(500 * 7 / 8)  # standard errors
 
 
 def test_by_a_column_equals_measure() -> None:
@@ -82,8 +72,7 @@ def test_by_a_column_equals_measure() -> None:
     assert result.attribute is not None
     assert result.attribute.attribute == "task"
     assert [b.label for b in result.attribute.bins] == ["add", "count", "sort"]
-    assert [b.interval for b in result.attribute.bins] == [b.interval for b in report.bins]
-    assert {m.report.attribute for m in result.methods if m.report} == {"task"}
+    assert result.attribute.bins == report.bins
     numeric = fspo.audit(frame, by="advantage", bins=4)
     assert numeric.attribute is not None
     assert len(numeric.attribute.bins) == 4
@@ -101,15 +90,11 @@ def test_verdicts() -> None:
     assert tiny.law is None
     assert tiny.recommendation is None
     assert "cannot tell from 12 rows" in str(tiny)
+    same = fspo.audit(frame.with_columns(length=pl.lit(7)), clip_rate=0.1)
+    assert "all rows are in the bin 7 of length" in same.verdict
 
 
-def test_on_policy_rows_are_left_out() -> None:
-    frame = answers(900)
-    still = frame.with_columns(log_ratio=pl.lit(0.0))
-    result = fspo.audit(pl.concat([frame, still]))
-    alone = fspo.audit(frame)
-    assert result.own == alone.own
-    assert result.on_policy == 900
+# --- rows on which clipping cannot act --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("column", [True, False], ids=["with off_policy", "without"])
@@ -141,7 +126,48 @@ def test_a_column_says_what_is_off_policy() -> None:
     assert some.on_policy == 600
     assert some.own == fspo.audit(frame.head(600)).own
     empty = fspo.audit(rows.with_columns(off_policy=pl.lit(None, pl.Boolean)))
-    assert empty.on_policy == 300
+    assert (empty.on_policy, empty.own) == (300, fspo.audit(frame).own)
+
+
+def test_a_run_that_does_not_move_says_why() -> None:
+    still = {"length": list(range(5, 65)), "log_ratio": [0.0] * 60}
+    assert "all updates are on-policy" in str(fspo.audit(still))
+    empty = {"log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
+    assert any("The column of log-ratios is empty" in note for note in fspo.audit(still | empty).notes)
+    assert "optimiser step per rollout, and advantages." in str(fspo.audit(still | {"advantage": [0.0] * 60}))
+
+
+def test_rows_without_advantage_are_in_no_clip_rate() -> None:
+    """Half of the rows have no gradient; about clipping the audit says what it says of the other half alone."""
+    frame = answers(6000)
+    flat = answers(6000, seed=1).with_columns(advantage=pl.lit(0.0), accepted=pl.lit(0.5))  # of nothing
+    mixed = pl.concat([frame, flat])
+    result, alone = (fspo.audit(f, clip_rate=0.08, by="task") for f in (mixed, frame))
+    assert "6,000 rows have advantage 0 and no gradient to clip: they are left out of clip rates." in result.notes
+    assert not any("advantage 0" in note for note in alone.notes)
+    assert (result.own, result.attribute) == (alone.own, alone.attribute)
+    assert result.fixed is not None
+    assert result.fixed.clip_rate == pytest.approx(0.08, abs=1e-3)
+    band = result.recommendation
+    assert band is not None
+    L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
+    assert np.mean((A > 0) & (band.mu * L + band.c_high * L**band.exponent < S)) == pytest.approx(0.04, abs=5e-4)
+    # The model of S and the lengths are of all rows.
+    assert result.law == fspo.fairness.scaling_law(mixed["log_ratio"].to_numpy(), mixed["length"].to_numpy())
+    assert sum(row.count for row in result.lengths) == 12_000
+
+
+@pytest.mark.parametrize("rule", [None, "gspo"])
+def test_no_row_has_an_advantage(rule: str | None) -> None:
+    frame = answers(500).with_columns(advantage=pl.lit(0.0))
+    result = fspo.audit(frame if rule is None else frame.drop("accepted"), by="task", rule=rule)
+    assert any(note.startswith("Every advantage is exactly 0: no answer has a gradient") for note in result.notes)
+    assert (result.own, result.attribute, result.fixed, result.recommendation) == (None, None, None, None)
+    assert result.law is not None
+    assert result.verdict.startswith("cannot tell")
+
+
+# --- lengths, names, files --------------------------------------------------------------------------------------------
 
 
 def test_reward_and_truncation_by_length() -> None:
@@ -154,26 +180,6 @@ def test_reward_and_truncation_by_length() -> None:
     scored = long.filter(pl.col("length") % 2 == 0)
     assert fspo.audit(unscored).lengths[-1].reward == pytest.approx(scored["reward"].mean())
     assert fspo.audit(unscored.with_columns(pl.col("reward").fill_null(float("nan")))) == fspo.audit(unscored)
-
-
-def test_a_run_that_does_not_move_says_why() -> None:
-    still = {"length": list(range(5, 65)), "log_ratio": [0.0] * 60}
-    assert "all updates are on-policy" in str(fspo.audit(still))
-    empty = {"log_ratio": pl.Series([None] * 60, dtype=pl.Float64), "advantage": [0.0] * 60}
-    assert any("The column of log-ratios is empty" in note for note in fspo.audit(still | empty).notes)
-    assert "optimiser step per rollout, and advantages." in str(fspo.audit(still | {"advantage": [0.0] * 60}))
-
-
-def test_data_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_folder(Path("runs/mine"))
-    for name in "ab":
-        answers(200).write_parquet(f"{name}.parquet")
-    several = (["a.parquet", "b.parquet"], "a.parquet and 1 more")
-    for data, name in (("runs/mine", "runs/mine"), ("*.parquet", "*.parquet"), several, (answers(200), "the frame")):
-        result = fspo.audit(data)
-        assert result.name == name
-        assert str(result).startswith(f"{name}: {result.rows:,} rows\n\n{result.headline[:40]}")
 
 
 def test_json_and_page(tmp_path: Path) -> None:
@@ -197,43 +203,80 @@ def test_json_and_page(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text())["attribute"]["attribute"] == nasty
 
 
-# --- rows whose advantage is 0 have no gradient that clipping could remove --------------------------------------------
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_without_advantage_are_in_no_clip_rate() -> None:
-    """Half of the rows have no gradient; about clipping the audit says what it says of the other half alone."""
-    frame = answers(6000)
-    flat = answers(6000, seed=1).with_columns(advantage=pl.lit(0.0), accepted=pl.lit(0.5))  # of nothing
-    mixed = pl.concat([frame, flat])
-    result, alone = (fspo.audit(f, clip_rate=0.08, methods="all") for f in (mixed, frame))
-    assert "6,000 rows have advantage 0 and no gradient to clip: they are left out of clip rates." in result.notes
-    assert not any("advantage 0" in note for note in alone.notes)
-    assert result.own == alone.own
-    assert fspo.audit(mixed, by="task").attribute == fspo.audit(frame, by="task").attribute
-    for ours, theirs in zip(result.methods, alone.methods, strict=True):
-        assert (ours.report is None) == (theirs.report is None), ours.name
-        if ours.report is not None and theirs.report is not None:
-            assert [b.count for b in ours.report.bins] == [b.count for b in theirs.report.bins], ours.name
-            assert ours.report.clip_rate == pytest.approx(0.08, abs=1e-3), ours.name
-    band = result.recommendation
-    assert band is not None
-    L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
-    assert np.mean((A > 0) & (band.mu * L + band.c_high * L**band.exponent < S)) == pytest.approx(0.04, abs=5e-4)
-    # The model of S and the lengths are of all rows.
-    law = fspo.fairness.scaling_law(mixed["log_ratio"].to_numpy(), mixed["length"].to_numpy())
-    assert result.law is not None
-    assert result.law.interval == pytest.approx(law.interval, rel=1e-9)
-    assert sum(row.count for row in result.lengths) == 12_000
+@pytest.mark.parametrize("text", ["gspo:clip_low=3e-4,clip_high=4e-4", "gspo_token", "luspo"])
+def test_a_rule_gives_what_the_column_says(text: str) -> None:
+    frame = answers(4000)
+    by_column, by_rule = fspo.audit(frame), fspo.audit(frame.drop("accepted"), rule=text)
+    assert by_rule.own_rule in text
+    assert by_column.own is not None
+    assert by_rule.own is not None
+    ours, theirs = ([b.acceptance for b in r.bins] for r in (by_column.own, by_rule.own))
+    assert ours == pytest.approx(theirs, abs=1e-3)  # 3e-4 against log(1 - 3e-4)
 
 
-@pytest.mark.parametrize("rule", [None, "gspo"])
-def test_no_row_has_an_advantage(rule: str | None) -> None:
-    frame = answers(500).with_columns(advantage=pl.lit(0.0))
-    result = fspo.audit(frame if rule is None else frame.drop("accepted"), by="task", rule=rule)
-    assert any(note.startswith("Every advantage is exactly 0: no answer has a gradient") for note in result.notes)
-    assert result.own is None
-    assert result.attribute is None
-    assert not result.methods
-    assert result.recommendation is None
-    assert result.law is not None
-    assert result.verdict.startswith("cannot tell")
+def test_a_rule_that_clips_tokens() -> None:
+    """Only the tokens of the rows on which clipping can act are given to it."""
+    frame = token_answers(1500)
+    still = frame.with_columns(old_logprobs="logprobs")
+    result = fspo.audit(pl.concat([still, frame]), rule="grpo:clip_low=0.1,clip_high=0.1")
+    ratio = frame.select(pl.col("logprobs") - pl.col("old_logprobs")).to_series().to_list()
+    sign = np.sign(frame["advantage"].to_numpy())
+    bounds = np.log([0.9, 1.1])
+    clipped = [
+        np.mean(np.array(r) > bounds[1] if s > 0 else np.array(r) < bounds[0]) for r, s in zip(ratio, sign, strict=True)
+    ]
+    assert result.on_policy == 1500
+    assert result.own is not None
+    assert result.own.clip_rate == pytest.approx(np.mean(clipped), rel=1e-9)
+
+
+def test_a_users_objective_without_a_band_clips_what_its_band_would() -> None:
+    """The same range, found by root search on the loss instead of by a quantile."""
+    frame = answers(800)
+    S, L, A = (frame[name].to_numpy().copy() for name in ("log_ratio", "length", "advantage"))
+    rows = objectives.Responses(S, L.astype(float), np.sign(A))
+    scaled, banded = (rule.at_clip_rate(rows, 0.1).objective for rule in (Scaled(), Banded()))
+    assert scaled is not None
+    assert banded is not None
+    assert scaled.clip_parameters == pytest.approx(banded.clip_parameters, rel=0.01)
+
+
+RULES = {
+    "gspo": objectives.get("gspo"),
+    "gspo:": objectives.get("gspo"),
+    "fspo: c_low = 0.03 , c_high=3e-2": objectives.get("fspo", c_low=0.03, c_high=0.03),
+    "fspo:drift=kl,dual=null": objectives.get("fspo", drift="kl", dual=None),
+    "helpers.custom_objective:Mine": Mine(),
+    "helpers.custom_objective:Mine:width=0.2": Mine(width=0.2),
+}
+
+
+def test_rules_as_text() -> None:
+    for text, rule in RULES.items():
+        assert parse_rule(text) == rule, text
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "fspo": {"c_low": 0.02, "c_high": 0.04, "drift": "kl", "dual": 1.5},
+    "ppo": {"dual_clip": 1.5},
+}
+BY_MORE_THAN_RATIOS = ("dppo", "clip_cov", "kl_cov")
+ACCEPTANCE = [objectives.get(name) for name in objectives.names() if name not in BY_MORE_THAN_RATIOS]
+ACCEPTANCE += [objectives.get(name, **parameters) for name, parameters in CHANGED.items()]
+
+
+@pytest.mark.parametrize("rule", ACCEPTANCE, ids=[f"{rule.name}-{i}" for i, rule in enumerate(ACCEPTANCE)])
+@given(seed=st.integers(0, 10_000), sigma=st.sampled_from([1e-4, 0.02, 0.3, 5.0]))
+def test_the_band_accepts_what_the_loss_accepts(rule: objectives.Objective, seed: int, sigma: float) -> None:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 60, 40).astype(float)
+    tokens = random.normal(0.1 * sigma, sigma, int(lengths.sum()))
+    starts = np.cumsum(lengths.astype(int)) - lengths.astype(int)
+    rows = objectives.Responses(
+        np.add.reduceat(tokens, starts), lengths, random.choice([-1.0, 0.0, 1.0], 40), tokens=tokens
+    )
+    rows.sign[0] = 1.0
+    np.testing.assert_allclose(objectives.accepted(rule, rows), surrogate_accepted(rule, rows), atol=1e-6)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,36 +44,23 @@ SIZES = TOKENS["logprobs"].list.len().to_list()
 # --- formats --------------------------------------------------------------------------------------------------------
 
 
-def zstd(path: Path, text: bytes) -> None:
-    with pa.output_stream(str(path), compression="zstd") as file:
-        file.write(text)
+FORMATS = {
+    "a.jsonl.zst": LINES,
+    "a.csv.gz": CSV,
+    "a.json.gz": json.dumps(FRAME.to_dicts()).encode(),
+    "a.tsv": FRAME.write_csv(separator="\t").encode(),
+    "lines.json": LINES,
+    "mark.csv": b"\xef\xbb\xbf" + CSV,
+    "UPPER.CSV": CSV,
+    "a[1].jsonl": LINES,
+    "head.csv": FRAME.with_columns(pl.lit(1).alias("x" * 140_000)).write_csv().encode(),
+}
 
 
-def zipped(path: Path, text: bytes) -> None:
-    path.write_bytes(gzip.compress(text))
-
-
-FORMATS: list[tuple[str, bytes, Callable[[Path, bytes], Any]]] = [
-    ("a.jsonl.gz", LINES, zipped),
-    ("a.jsonl.zst", LINES, zstd),
-    ("a.csv.gz", CSV, zipped),
-    ("a.csv.zst", CSV, zstd),
-    ("a.json.gz", json.dumps(FRAME.to_dicts()).encode(), zipped),
-    ("a.tsv", FRAME.write_csv(separator="\t").encode(), Path.write_bytes),
-    ("a.json", json.dumps(FRAME.to_dicts(), indent=1).encode(), Path.write_bytes),
-    ("lines.json", LINES, Path.write_bytes),
-    ("mark.csv", b"\xef\xbb\xbf" + CSV, Path.write_bytes),
-    ("windows.csv", CSV.replace(b"\n", b"\r\n"), Path.write_bytes),
-    ("UPPER.CSV", CSV, Path.write_bytes),
-    ("a[1].jsonl", LINES, Path.write_bytes),
-    ("long.csv", FRAME.with_columns(prompt=pl.lit("x" * 140_000)).head(500).write_csv().encode(), Path.write_bytes),
-    ("head.csv", FRAME.with_columns(pl.lit(1).alias("x" * 140_000)).write_csv().encode(), Path.write_bytes),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "write"), FORMATS, ids=[name for name, _, _ in FORMATS])
-def test_formats(tmp_path: Path, name: str, text: bytes, write: Callable[[Path, bytes], Any]) -> None:
-    write(tmp_path / name, text)
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(tmp_path: Path, name: str) -> None:
+    with pa.output_stream(str(tmp_path / name)) as file:  # compressed as the ending says
+        file.write(FORMATS[name])
     audit = fspo.audit(tmp_path / name)
     assert figures(audit) == EXPECTED
     assert audit.files == [str(tmp_path / name)]
@@ -86,14 +71,18 @@ def test_every_form_gives_the_same(tmp_path: Path) -> None:
     frame = answers(3000)
     frame.write_parquet(tmp_path / "one.parquet", row_group_size=250)
     (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "dataset_info.json").write_text("{}")  # beside tables, a description is not one
     for k, part in enumerate(frame.iter_slices(700)):
         part.write_parquet(tmp_path / "parts" / f"{k}.parquet")
-    frame.to_pandas().to_csv(tmp_path / "pandas.csv", index=False)  # its booleans are True and False
+    text = frame.with_columns(pl.col("length").cast(pl.String), accepted=pl.col("accepted") == 1)
+    text.to_pandas().to_csv(tmp_path / "pandas.csv", index=False)  # its booleans are True and False
+    text.write_ndjson(tmp_path / "flags.jsonl")
     whole = figures(fspo.audit(frame))
     tensors = {c: torch.tensor(frame[c].to_list(), requires_grad=c == "log_ratio") for c in frame.columns[:6]}
     for data in (
         frame.lazy(), frame.to_arrow(), frame.to_dict(as_series=False), tmp_path / "one.parquet", tmp_path / "parts",
-        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").iterdir()), tmp_path / "pandas.csv",
+        str(tmp_path / "parts" / "*.parquet"), sorted((tmp_path / "parts").glob("*.parquet")), text,
+        tmp_path / "pandas.csv", tmp_path / "flags.jsonl", 2 * [tmp_path / "one.parquet"],  # given twice, counted once
     ):  # fmt: skip
         assert figures(fspo.audit(data)) == whole, data
     assert figures(fspo.audit(tensors)) == figures(fspo.audit(frame.select(frame.columns[:6])))
@@ -105,32 +94,16 @@ def test_sums_and_tokens_agree() -> None:
     assert figures(fspo.audit(sums, columns={"logprobs": "new", "old_logprobs": "old"})) == EXPECTED_TOKENS
 
 
-def test_a_folder_of_tables_may_hold_descriptions(tmp_path: Path) -> None:
-    FRAME.write_parquet(tmp_path / "a.parquet")
-    (tmp_path / "dataset_info.json").write_text("{}")
-    assert figures(fspo.audit([tmp_path, tmp_path / "a.parquet"])) == EXPECTED  # a file that is given twice counts once
-
-
-def test_flags_and_numbers_as_text(tmp_path: Path) -> None:
-    text = FRAME.with_columns(pl.col("length").cast(pl.String), accepted=pl.col("accepted") == 1)
-    text.to_pandas().to_csv(tmp_path / "a.csv", index=False)  # True and False
-    text.write_ndjson(tmp_path / "a.jsonl")
-    for data in (text, tmp_path / "a.csv", tmp_path / "a.jsonl"):
-        assert figures(fspo.audit(data)) == EXPECTED
-
-
 # --- one sentence ----------------------------------------------------------------------------------------------------
 
 SMALL = "length,log_ratio,accepted\n10,0.1,1\n12,0.2,0\n"
 LINE = '{"length": 10, "log_ratio": 0.1, "accepted": true}\n'
 WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv", SMALL + "x,0.1,1\n", ", row 3, column 'length' is 'x' where a number is needed"),
-    ("a.csv", SMALL + "0,0.1,1\n", ", row 3, column 'length' is 0 where a positive whole number (at most"),
+    ("a.csv", SMALL + "0,0.1,1\n", ", row 3, column 'length' is 0 where a positive whole number is needed"),
     ("a.csv", SMALL + "2.5,0.1,1\n", ", row 3, column 'length' is 2.5 where a positive whole number"),
     ("a.csv", SMALL + "5,,1\n", ", row 3, column 'log_ratio' is empty"),
-    ("a.csv", SMALL + "5,nan,1\n", ", row 3, column 'log_ratio' is nan"),
     ("a.csv", SMALL + "5,0.1,2\n", ", row 3, column 'accepted' is 2 where true, false or a share"),
-    ("a.csv", SMALL + "5,0.1,maybe\n", ", row 3, column 'accepted' is 'maybe' where a number is needed"),
     ("a.csv", SMALL + "5,0.1,1,7\n", " cannot be read as csv in UTF-8: "),
     ("a.csv", SMALL.replace(",", ";").replace(".", ","), " is separated by ';' where ',' is needed"),
     ("a.csv", SMALL.encode("utf-16"), " is UTF-16 text: convert it with iconv"),
@@ -139,10 +112,9 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv", "", " is empty"),
     ("a.csv", "size,log_ratio\n3,0.1\n", " has no length of the answers: give --length COLUMN; its columns: size"),
     ("a.csv.gz", b"not compressed at all", " cannot be read as csv"),
-    ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', ", row 2 cannot be read: Expecting"),
-    ("a.jsonl", LINE + "\n\n[1, 2]\n", ", row 2 is not a JSON object"),  # blank lines are not rows
-    ("a.jsonl", LINE + '{"length": "long", "log_ratio": 1}\n', ", row 2, column 'length' is 'long' where a number"),
-    ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', ", row 2 cannot be read: NaN is not JSON, write null"),
+    ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', " cannot be read as jsonl"),
+    ("a.jsonl", LINE + "\n\n[1, 2]\n", " cannot be read as jsonl"),
+    ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', " cannot be read as jsonl"),
     ("a.jsonl", LINE + '{"log_ratio": 3}\n', ", row 2, column 'length' is empty"),
     ("a.jsonl", LINE + f'{{"length": 1{400 * "0"}}}\n', " cannot be read as jsonl"),
     ("a.jsonl", '{"completion": [{"content": [{"text": "x"}]}]}\n', " has no length of the answers"),
@@ -151,7 +123,9 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.jsonl", '{"logprobs": [0.1, 1], "old_logprobs": [0.1]}\n',
      ", row 1, column 'old_logprobs' holds 1 numbers where the log-probs are 2"),
     ("a.jsonl", '{"logprobs": [1, 2], "old_logprobs": [0.1, 2], "length": 3}\n',
-     ", row 1, column 'logprobs' holds 2 numbers where the length is 3"),
+     ", row 1, column 'logprobs' holds 2 numbers, which is not the length: give --mask"),
+    ("a.jsonl", '{"logprobs": [1, 2], "old_logprobs": 0.1}\n', " has log-probs as lists and as one number per answer"),
+    ("a.jsonl", '{"output": "", "score": 0.0}\n', " has only empty answers"),
     ("a.parquet", "not parquet at all", " cannot be read"),
     ("a.txt", "length", " has an unknown ending: use one of"),
 ]  # fmt: skip
@@ -168,17 +142,14 @@ def test_wrong_files(tmp_path: Path, name: str, text: bytes | str, sentence: str
 
 ONE: dict[str, list[Any]] = {"length": [3, 4], "log_ratio": [0.1, 0.2]}
 FRAMES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"length": [3, None]}, {}, "the frame, row 2, column 'length' is empty"),
     ({"log_ratio": [0.1, math.nan]}, {}, "the frame, row 2, column 'log_ratio' is nan"),
     ({"log_ratio": [0.1, 1e200]}, {}, "the frame, row 2, column 'log_ratio' is 1e+200"),
     ({"n": [[3], [4]]}, {"columns": {"length": "n"}}, "column 'n' holds List(Int64), which cannot be the length"),
     ({"length": [True, True]}, {}, "has no length of the answers"),
     ({}, {"columns": {"length": "lenght"}}, "no column 'lenght'"),
     ({}, {"columns": {"lenght": "length"}}, "no role 'lenght'; did you mean 'length'"),
-    ({"off_policy": [1, 2]}, {}, "row 2, column 'off_policy' is 2 where true"),
     ({}, {"by": "tsk"}, "no column 'tsk'"),
     ({"x": [[1], [2]]}, {"by": "x"}, "column 'x' holds List(Int64): --by needs words or numbers"),
-    ({"x": [1.0, None]}, {"by": "x"}, "row 2, column 'x' is empty"),
     ({"new": [0.1, 0.2]}, {"columns": {"logprobs": "new"}}, "give --old-logprobs NAME"),
     ({}, {"rule": "fspoo"}, "there is no objective 'fspoo'"),
     ({}, {"rule": "gspo:eps=1"}, "has no parameter 'eps'"),
@@ -188,7 +159,6 @@ FRAMES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"rule": "gspo", "mismatch": True}, "--rule is a rule of clipping"),
     ({}, {"clip_rate": 1.5}, "clip_rate = 1.5 must lie between 0 and 1"),
     ({}, {"bins": 0}, "bins = 0 must be at least 1"),
-    ({}, {"methods": "some"}, "methods = 'some' must be 'few' or 'all'"),
 ]
 
 
@@ -199,13 +169,9 @@ def test_wrong_frames(data: dict[str, Any], options: dict[str, Any], sentence: s
     assert sentence in str(error.value)
 
 
-def test_many_categories_and_no_rows() -> None:
+def test_many_categories() -> None:
     with pytest.raises(ValueError, match="column 'prompt' has 500 different values: --by shows fairness over at most"):
         fspo.audit(FRAME.with_columns(prompt=pl.int_range(500).cast(pl.String)), by="prompt")
-    with pytest.raises(ValueError, match="has no rows"):
-        fspo.audit({"length": []})
-    with pytest.raises(ValueError, match="has only empty answers"):
-        fspo.audit({"output": ["", ""], "score": [0.0, 1.0]})
     objects = FRAME.with_columns(advantage=pl.lit(["a"]), reward=pl.struct("accepted"))
     assert "There are no advantages" in str(fspo.audit(objects))
 
@@ -227,8 +193,6 @@ def test_rows_and_damage_are_named_across_files(tmp_path: Path) -> None:
     frame.drop("log_ratio").write_parquet(tmp_path / "2.parquet")
     with pytest.raises(ValueError, match=r"2\.parquet has no log_ratio, unlike other files: audit them apart"):
         fspo.audit(tmp_path)
-    frame.drop("reward").write_parquet(tmp_path / "2.parquet")
-    assert "Left out, since some files lack it: reward." in fspo.audit(tmp_path).notes
     frame.write_parquet(tmp_path / "2.parquet")
     damage(tmp_path / "2.parquet")  # they are scanned together
     with pytest.raises(ValueError, match=r"0\.parquet or one of 3 more cannot be read as parquet"):
@@ -236,23 +200,19 @@ def test_rows_and_damage_are_named_across_files(tmp_path: Path) -> None:
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:
-    table = tmp_path / "a.csv"
-    table.write_text(SMALL.replace("12,", "0,"))
+    FRAME.write_csv(tmp_path / "good.csv")
     (tmp_path / "empty").mkdir()
     cases = {
-        (str(table),): "row 2, column 'length' is 0",
         (str(tmp_path / "none*.csv"),): "there is no file",
         (str(tmp_path / "empty"),): "has neither rows of a run nor tables",
         (str(tmp_path / "good.csv"), "--html", str(tmp_path)): str(tmp_path),
     }
-    FRAME.write_csv(tmp_path / "good.csv")
     for arguments, sentence in cases.items():
         done = command("audit", *arguments, check=False)
-        assert done.returncode == 2
-        assert sentence in done.stderr
+        assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("error: ")
+        assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
-        assert not done.stdout
 
 
 # --- per-token columns ----------------------------------------------------------------------------------------------
@@ -268,8 +228,7 @@ def padded(pad: float = 0.0, width: int = 70) -> dict[str, Any]:
     return arrays
 
 
-@pytest.mark.parametrize("name", ["mask", "response_mask", "completion_mask", "loss_mask", "mine"])
-@pytest.mark.parametrize("kind", [pl.Int64, pl.Boolean, pl.Float32])
+@pytest.mark.parametrize(("name", "kind"), [("mask", pl.Int64), ("response_mask", pl.Boolean), ("mine", pl.Float32)])
 def test_masks(name: str, kind: Any) -> None:
     arrays = padded(-7.0)
     table = pl.DataFrame(arrays).with_columns(pl.col("mask").arr.to_list().cast(pl.List(kind))).rename({"mask": name})
@@ -307,7 +266,6 @@ def test_padding_without_a_mask_is_refused(pad: float) -> None:
     del arrays["mask"]
     with pytest.raises(ValueError, match="column 'logprobs' ends in equal values, which look like padding"):
         fspo.audit(arrays)
-    assert figures(fspo.audit(arrays | {"length": SIZES})) == EXPECTED_TOKENS
 
 
 def test_certain_tokens_are_no_padding() -> None:
@@ -318,8 +276,6 @@ def test_certain_tokens_are_no_padding() -> None:
 
 
 def test_advantages_per_token() -> None:
-    lists = [[a] * k for a, k in zip(TOKENS["advantage"], SIZES, strict=True)]
-    assert figures(fspo.audit(TOKENS.drop("advantage").with_columns(advantages=pl.Series(lists)))) == EXPECTED_TOKENS
     ramps = [list(a + 0.01 * (np.arange(k) - k / 2)) for a, k in zip(TOKENS["advantage"], SIZES, strict=True)]
     means = TOKENS.with_columns(advantage=pl.Series([float(np.mean(row)) for row in ramps]))
     audit = fspo.audit(TOKENS.drop("advantage").with_columns(advantages=pl.Series(ramps)))
@@ -329,8 +285,7 @@ def test_advantages_per_token() -> None:
 
 
 def test_extreme_values() -> None:
-    huge = fspo.audit(FRAME.with_columns(pl.col("log_ratio") * 1e6), methods="all")
-    assert any("its range would be infinite" in method.note for method in huge.methods)
+    assert fspo.audit(FRAME.with_columns(pl.col("log_ratio") * 1e6)).fixed is None  # its range would be infinite
     flat = fspo.audit(FRAME.with_columns(log_ratio=-0.01 * pl.col("length")), clip_rate=0.1)
     assert (flat.law, flat.recommendation) == (None, None)
     assert any("S is exactly mu L everywhere" in note for note in flat.notes)

@@ -66,14 +66,6 @@ class Talkative(Mine):
         return surrogate
 
 
-class Needy(Mine):
-    """Without a default for its parameter."""
-
-    name: ClassVar[str] = "needy"
-
-    width: float = Field(description="half-width of the range of S")
-
-
 class Cubic(RLOO):
     """A band that grows as the cube root of the length, around a centre of its own."""
 

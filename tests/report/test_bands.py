@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import yaml
 
-import fspo
 from fspo import objectives, runs
 from fspo.objectives import OBJECTIVES
 from fspo.report.clipping import own_rule, rules_at
@@ -66,21 +65,6 @@ def test_the_band_comes_from_the_last_metrics_or_the_configuration(tmp_path: Pat
     rewrite(folder, [line.model_copy(update=unrecorded) for line in run.metrics])
     run = configure(folder, {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"})
     assert level_of(run) == pytest.approx((summary_of(folder).last_responses.mu, 0.03, 0.03))
-
-
-@pytest.mark.parametrize("rule", ["fspo", "gspo"])
-def test_the_report_and_the_audit_give_the_same_ranges(tmp_path: Path, rule: str) -> None:
-    """Five steps are all "last steps", so both look at the same rows."""
-    folder = make_run(tmp_path / "run", steps=5, rule=rule)
-    rows = summary_of(folder)
-    audit = fspo.audit(str(folder), clip_rate=rows.comparison_rate, methods="all")
-    audited = {method.name: method.parameters for method in audit.methods}
-    rules, notes = rules_at(rows, rows.comparison_rate)
-    assert ([each.name for each in rules], notes) == (list(objectives.LENGTH_LAWS), [])
-    for each in rules:
-        assert each.objective.clip_parameters == pytest.approx(audited[each.name], rel=1e-9)
-    labels = [objectives.get_class(name).label for name in objectives.LENGTH_LAWS]
-    assert rules_at(rows, 0.9) == ([], [f"{label} cannot clip 90.0% with any range." for label in labels])
 
 
 @pytest.mark.usefixtures("registry")

@@ -1,12 +1,12 @@
-"""The columns of a table: which role each has, and their values, checked, as arrays.
+"""The rows that are audited, as arrays: which role each column has, and its values, checked.
 
 Roles are given by the user or recognised by the names that trainers use. The first bad value stops the audit with a
-sentence that names its file, row and column.
+sentence that names its file, row and column. Of a large table a random sample is audited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,7 +14,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from fspo import objectives, ratios
 from fspo.audits.sources import Source
+from fspo.objectives import Objective, Responses
 from fspo.settings import hint
 
 Array = NDArray[Any]
@@ -37,22 +39,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     "truncated": ("truncated", "is_truncated"),
     "off_policy": ("off_policy",),
     "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask"),
-    "part": ("task", "data_source", "dataset", "source", "domain", "category", "subset", "env", "ability"),
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
 PAIR = ("logprobs", "old_logprobs")
-OPTIONAL = ("advantage", "reward", "truncated", "off_policy", "part")  # a file may lack these
+LISTS = (*RATIOS, "mask", "advantage", "clipped")  # may have one number per token
 
 TOO_LARGE = 1e100  # no trainer writes numbers of this size, and their squares would overflow
 SHARES = ("accepted", "clipped", "truncated", "off_policy")
-LONGEST = 1 << 20  # tokens of an answer; sums are kept for each length
-LIMITS = {"length": (1, LONGEST)} | dict.fromkeys(SHARES, (0, 1))
-WANTED = {"length": f"where a positive whole number (at most {LONGEST:,}) is needed: leave such rows out"}
+LIMITS = {"length": (1, TOO_LARGE)} | dict.fromkeys(SHARES, (0, 1))
+WANTED = {"length": "where a positive whole number is needed: leave such rows out"}
 WANTED |= dict.fromkeys(SHARES, "where true, false or a share between them is needed")
 FINITE = "where a finite number is needed: leave such rows out"
 EMPTY = "is empty: fill it, or leave such rows out"
 PADDING_SHARE = 0.2  # share of rows that end in equal values, from which they count as padded
+EVERYWHERE = ("log_ratio", "accepted", "advantage", "truncated")  # filled in all of the data or in none of it
+MOST = 1 << 17  # rows, about, that are audited
 
 
 # --- roles -----------------------------------------------------------------------------------------------------------
@@ -125,9 +127,10 @@ def assign(
         columns = {role: name for role, name in columns.items() if role not in unused}
     if "accepted" in columns:
         columns.pop("clipped", None)
-    if columns.get("part") == by:
-        columns.pop("part", None)
-    tokens = any(isinstance(schema[columns[role]], pl.List) for role in RATIOS if role in columns)
+    ratios_are_lists = {isinstance(schema[columns[role]], pl.List) for role in RATIOS if role in columns}
+    if len(ratios_are_lists) > 1:
+        raise ValueError(f"{where} has log-probs as lists and as one number per answer: give both in the same form")
+    tokens = True in ratios_are_lists
     if not tokens:
         columns.pop("mask", None)
     if tokens or "length" in columns:
@@ -135,22 +138,33 @@ def assign(
     return Roles(columns, tokens, by, mismatch)
 
 
+def assigned(sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> list[Roles]:
+    """The roles of the columns of each source, which must be the same."""
+    by_source = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
+    if not by_source[0].has_length:
+        raise ValueError(
+            f"{sources[0].names[0]} has no length of the answers: give --length COLUMN; its columns: "
+            f"{', '.join(sources[0].schema)}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"
+        )
+    every = {role for roles in by_source for role in roles.columns}
+    for source, roles in zip(sources, by_source, strict=True):
+        lacking = sorted(every - roles.columns.keys())
+        if lacking or (roles.tokens, roles.mismatch) != (by_source[0].tokens, by_source[0].mismatch):
+            what = f"no {lacking[0]}" if lacking else "log-ratios in another form"
+            raise ValueError(f"{source.names[0]} has {what}, unlike other files: audit them apart")
+    return by_source
+
+
 def _fits(kind: pl.DataType, role: str) -> bool:
     """Numbers may be given as text; what is not a number is named when it is read."""
     if role == "text":
         return kind in (pl.String, pl.Null) or is_chat(kind)
-    if role == "part":
-        return kind in (pl.String, pl.Categorical, pl.Enum, pl.Null) or kind.is_integer()
     if isinstance(kind, pl.List):
-        flags = role in ("mask", "clipped") and kind.inner == pl.Boolean
-        return role in (*RATIOS, "advantage", "mask", "clipped") and (
-            kind.inner.is_numeric() or kind.inner == pl.Null or flags
-        )
-    if role == "mask":
-        return kind == pl.Null
+        flags = kind.inner == pl.Boolean and role in ("mask", "clipped")
+        return role in LISTS and (flags or kind.inner == pl.Null or kind.inner.is_numeric())
     if kind == pl.Boolean:
-        return role not in ("length", *RATIOS)
-    return kind.is_numeric() or kind == pl.Null or (kind == pl.String and role != "reward")  # grades are no numbers
+        return role not in ("length", "mask", *RATIOS)
+    return kind == pl.Null or (role != "mask" and (kind.is_numeric() or (kind == pl.String and role != "reward")))
 
 
 def is_chat(kind: pl.DataType) -> bool:
@@ -167,18 +181,20 @@ def is_chat(kind: pl.DataType) -> bool:
 class BatchReader:
     """One batch. A column that is empty throughout counts as missing; some rewards may be empty."""
 
-    def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, first: int) -> None:
-        self.batch, self.roles, self.source, self.first = batch, roles, source, first
+    def __init__(self, batch: pl.DataFrame, roles: Roles, source: Source, rows: Array) -> None:
+        self.batch, self.roles, self.source, self.rows = batch, roles, source, rows
         self.filled = {role for role, name in roles.columns.items() if batch[name].null_count() < batch.height}
 
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
+        """Stop at the first bad row; `rows` has the number of each in the source."""
         name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
-        raise ValueError(f"{self.source.place(self.first + int(np.argmax(bad)))}, column {name!r} {sentence}")
+        raise ValueError(f"{self.source.place(int(self.rows[np.argmax(bad)]))}, column {name!r} {sentence}")
 
     def columns(self) -> tuple[Columns, Array | None]:
         """The columns by role, and the token log-ratios in one flat array if the file has them.
 
-        An empty answer, which is possible where the length is that of a text, has the length 0.
+        An empty answer, which is possible where the length is that of a text, has the length 0. An answer that could
+        not be scored has the reward NaN.
         """
         tokens = None
         if self.roles.tokens:
@@ -191,97 +207,76 @@ class BatchReader:
                 columns["log_ratio"] = self._numbers("logprobs") - self._numbers("old_logprobs")
         for role in ("advantage", "accepted", "clipped", "truncated", "off_policy"):
             if role in self.filled and role not in columns:
-                columns[role] = self._numbers(role, columns["length"])
+                columns[role] = self._numbers(role)
         if "clipped" in columns:
             columns["accepted"] = 1 - columns.pop("clipped").astype(np.float64)
-        if "reward" in self.filled:
-            rewards = self._parsed("reward").cast(pl.Float64).to_numpy()  # a null becomes NaN
-            scored = ~np.isnan(rewards)
-            columns["reward"] = self._within("reward", np.where(scored, rewards, 0.0))
-            if not scored.all():  # an answer that could not be scored has none
-                columns["scored"] = scored
-        if "part" in self.roles:
-            columns["part"] = _words(self.batch[self.roles.columns["part"]])
+        if "reward" in self.roles:
+            columns["reward"] = self._parsed("reward").to_numpy()  # a null becomes NaN
+            self._within("reward", np.nan_to_num(columns["reward"], nan=0.0, posinf=np.inf, neginf=-np.inf))
         if self.roles.by is not None:
-            columns["by"] = self._by(self.batch[self.roles.by])
+            values = self.batch[self.roles.by]
+            words = values.cast(pl.String).fill_null("(none)").to_numpy().astype(object)
+            columns["by"] = values.to_numpy() if values.dtype.is_numeric() else words
         return columns, tokens
 
-    def _numbers(self, role: str, L: Array | None = None) -> Array:
-        """A number per answer, within the limits of the role: of a list, its mean over the first L."""
+    def _numbers(self, role: str) -> Array:
+        """A number per answer, within the limits of the role."""
         values = self._parsed(role)
-        if isinstance(values.dtype, pl.List):
-            lists = pl.DataFrame({"values": values.cast(pl.List(pl.Float64)), "L": L})
-            values = lists.select(pl.col("values").list.head("L").list.mean()).to_series()
         if values.null_count():
             self.fail(values.is_null().to_numpy(), role, EMPTY)
         return self._within(role, values.to_numpy())
 
     def _parsed(self, role: str) -> pl.Series:
-        """The column of a role; numbers given as text are numbers."""
+        """The column of a role; numbers given as text are numbers, and a list is its mean."""
         values = self.batch[self.roles.columns[role]]
-        if values.dtype == pl.String:
-            numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
+        values = values.list.mean() if isinstance(values.dtype, pl.List) else values
+        numbers = values.cast(pl.Float64, strict=False)
+        if numbers.null_count() > values.null_count():
             bad = (numbers.is_null() & values.is_not_null()).to_numpy()
-            if bad.any():
-                self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
-            return numbers
-        return values.cast(pl.Float64) if values.dtype.is_decimal() else values
+            self.fail(bad, role, f"is {values[int(np.argmax(bad))]!r:.40} where a number is needed")
+        return numbers
 
     def _within(self, role: str, numbers: Array) -> Array:
         """The numbers, if they lie within the limits of the role."""
         low, high = LIMITS.get(role, (-TOO_LARGE, TOO_LARGE))
-        if not (float(numbers.min()) >= low and float(numbers.max()) <= high):  # also where NaN
-            wide = numbers.astype(np.float64)
-            bad = ~((wide >= low) & (wide <= high))
-            self.fail(bad, role, f"is {wide[bad][0]:g} {WANTED.get(role, FINITE)}")
+        bad = ~((numbers >= low) & (numbers <= high))  # also where NaN
+        if role == "length":
+            bad |= numbers % 1 != 0
+        if bad.any():
+            self.fail(bad, role, f"is {numbers[bad][0]:g} {WANTED.get(role, FINITE)}")
         return numbers
 
     def _length(self) -> Array:
         """The stated number of tokens; without one the characters of a text, or of all messages of a chat."""
         if "text" not in self.roles:
-            L = self._numbers("length")
-            if L.dtype.kind == "f" and (fraction := L % 1 != 0).any():
-                self.fail(fraction, "length", f"is {L[fraction][0]:g} {WANTED['length']}")
-            return L.astype(np.intp)
+            return self._numbers("length").astype(np.intp)
         texts = self.batch[self.roles.columns["text"]]
         if is_chat(texts.dtype):
             texts = texts.list.eval(pl.element().struct.field("content").cast(pl.String).str.len_chars()).list.sum()
         else:
             texts = texts.cast(pl.String).str.len_chars()
-        return np.asarray(texts.fill_null(0).clip(0, LONGEST).to_numpy(), np.intp)
-
-    def _by(self, values: pl.Series) -> Array:
-        if not values.dtype.is_numeric():
-            return _words(values)
-        numbers = values.cast(pl.Float64).to_numpy()  # a null becomes NaN
-        if not np.isfinite(numbers).all():
-            self.fail(~np.isfinite(numbers), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
-        return values.to_numpy() if values.dtype.is_integer() else numbers
+        return np.asarray(texts.fill_null(0).to_numpy(), np.intp)
 
     # --- lists with a number per token ------------------------------------------------------------------------------
 
     def _of_tokens(self) -> tuple[Columns, Array]:
         """Per answer the number of trained tokens, the sum of their log-ratios and the means of other lists.
 
-        Tokens that are not trained, by the mask or the length, are left out of the flat array of log-ratios.
+        Tokens that the mask does not count are left out of the flat array of log-ratios.
         """
         ratio = ("log_ratio",) if "log_ratio" in self.roles else PAIR
-        lists = {role: self._list(role) for role in ratio}
-        for role in ("mask", "advantage", "clipped"):
-            if role in self.filled and isinstance(self.batch[self.roles.columns[role]].dtype, pl.List):
-                lists[role] = self._list(role)
-        sizes = lists[ratio[0]].list.len().to_numpy().astype(np.intp)
-        if sizes.min() < 1:
-            self.fail(sizes < 1, ratio[0], "is a list without numbers: leave such answers out")
-        for role, values in lists.items():
-            other = values.list.len().to_numpy()
-            if (differ := other != sizes).any():
-                at = int(np.argmax(differ))
-                self.fail(differ, role, f"holds {other[at]} numbers where the log-probs are {sizes[at]}")
-        keep = self._trained(lists, sizes)
-        L = sizes if keep is None else np.add.reduceat(keep, np.cumsum(sizes) - sizes, dtype=np.intp)
-        if L.min() < 1:
-            self.fail(L < 1, ratio[0], "has no trained token in its mask: leave such answers out")
+        lists = {role: self.batch[self.roles.columns[role]] for role in (*ratio, "mask", "advantage", "clipped")
+                 if role in ratio or role in self.filled}  # fmt: skip
+        lists = {role: values for role, values in lists.items() if isinstance(values.dtype, pl.List)}
+        sizes = self._sizes(lists)
+        L, keep = sizes, None
+        if "mask" in lists:
+            keep = np.asarray(lists["mask"].explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
+            L = np.add.reduceat(keep, np.cumsum(sizes) - sizes, dtype=np.intp)
+            if L.min() < 1:
+                self.fail(L < 1, ratio[0], "has no trained token in its mask: leave such answers out")
+        else:
+            self._refuse_padding(ratio[0], lists[ratio[0]], sizes)
         flat: Columns = {}
         for role in (name for name in lists if name != "mask"):
             numbers = lists[role].explode().cast(pl.Float64).to_numpy()  # a null becomes NaN
@@ -298,45 +293,102 @@ class BatchReader:
         columns |= {role: np.add.reduceat(flat[role], starts) / L for role in flat.keys() & {"advantage", "clipped"}}
         return columns, tokens
 
-    def _list(self, role: str) -> pl.Series:
-        values = self.batch[self.roles.columns[role]]
-        if not isinstance(values.dtype, pl.List):
-            self.fail(
-                np.ones(1, bool), role, "is one number per answer where its pair is a list: give both in the same form"
-            )
-        if values.null_count():
-            self.fail(values.is_null().to_numpy(), role, EMPTY)
-        return values
+    def _sizes(self, lists: dict[str, pl.Series]) -> Array:
+        """The number of tokens of each answer, which all lists must have."""
+        first = next(iter(lists))
+        expected = lists[first].list.len().to_numpy().astype(np.intp)
+        for role, values in lists.items():
+            if values.null_count():
+                self.fail(values.is_null().to_numpy(), role, EMPTY)
+            sizes = values.list.len().to_numpy()
+            if (differ := sizes != expected).any():
+                at = int(np.argmax(differ))
+                self.fail(differ, role, f"holds {sizes[at]} numbers where the log-probs are {expected[at]}")
+        if expected.min() < 1:
+            self.fail(expected < 1, first, "is a list without numbers: leave such answers out")
+        return expected
 
-    def _trained(self, lists: dict[str, pl.Series], sizes: Array) -> Array | None:
-        """Which tokens the mask or the length counts, in one flat array; None where all are trained."""
-        if "mask" in lists:
-            return np.asarray(lists["mask"].explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
-        role = next(iter(lists))
-        if "length" not in self.roles:
-            self._refuse_padding([lists[name] for name in lists if name in RATIOS], sizes)
-            return None
-        stated = self._length()
-        if (short := stated > sizes).any():
-            at = int(np.argmax(short))
-            self.fail(short, role, f"holds {sizes[at]} numbers where the length is {stated[at]}")
-        position = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return None if (stated == sizes).all() else np.asarray(position < np.repeat(stated, sizes))
-
-    def _refuse_padding(self, lists: list[pl.Series], sizes: Array) -> None:
-        """Stop where many lists end with three equal values.
+    def _refuse_padding(self, role: str, values: pl.Series, sizes: Array) -> None:
+        """Stop where lists are not as long as the length states, or where many end with three equal values.
 
         One or two tokens of probability 1 are common, and lists of a single value are on-policy log-ratios.
         """
-        padded, varied = sizes > 3, np.zeros(len(sizes), bool)
-        for values in lists:
-            last = values.list.tail(3)
-            padded &= (last.list.min() == last.list.max()).fill_null(False).to_numpy()
-            varied |= (values.list.n_unique() > 1).to_numpy() if padded.any() else False
-        if (padded & varied).mean() >= PADDING_SHARE:
-            role = "log_ratio" if len(lists) == 1 else "logprobs"
-            self.fail(padded, role, "ends in equal values, which look like padding: give --mask or --length")
+        if "length" in self.roles and (differ := self._length() != sizes).any():
+            self.fail(differ, role, f"holds {sizes[np.argmax(differ)]} numbers, which is not the length: give --mask")
+        last = values.list.tail(3)
+        padded = (sizes > 3) & (last.list.min() == last.list.max()).fill_null(False).to_numpy()
+        if padded.any():
+            padded &= (values.list.n_unique() > 1).to_numpy()
+        if padded.mean() >= PADDING_SHARE:
+            self.fail(padded, role, "ends in equal values, which look like padding: give --mask")
 
 
-def _words(values: pl.Series) -> Array:
-    return values.cast(pl.String).fill_null("(none)").to_numpy().astype(object)
+# --- all rows, or a sample --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The audited rows: their columns by role, and `moved`, whether the policy had moved, so that clipping can act."""
+
+    roles: Roles
+    columns: Columns
+    rows: int  # of all the data
+    stride: int  # one row of so many is audited
+    empty: int  # answers without a character among them, which are left out
+
+
+def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objective | None) -> Gathered:
+    """One pass over all sources. A rule takes the place of a column of what was accepted."""
+    known = sum(count for source in sources for count in source.counts or [])
+    stride = max(1, -(-known // MOST))
+    rng = np.random.default_rng(0)
+    parts: list[Columns] = []
+    rows = 0
+    for source, roles in zip(sources, by_source, strict=True):
+        first = 0
+        for batch in source.batches(roles.needed):
+            chosen = _one_of_each(stride, batch.height, rng)
+            reader = BatchReader(batch if stride == 1 else batch[chosen], roles, source, first + chosen)
+            first += batch.height
+            parts.append(_read(reader, rule))
+            for role in EVERYWHERE:
+                if (role in parts[0]) != (role in parts[-1]):
+                    reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
+        rows += first
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    written = columns.get("length", np.zeros(0)) > 0
+    if not written.any():
+        lack = "only empty answers" if rows else "no rows"
+        raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
+    chosen = np.flatnonzero(written)
+    if (more := round(len(chosen) / MOST)) > 1:  # a file of text does not say how many rows it has
+        chosen, stride = chosen[_one_of_each(more, len(chosen), rng)], stride * more
+    columns = {name: values[chosen] for name, values in columns.items()}
+    return Gathered(by_source[0], columns, rows, stride, int((~written).sum()))
+
+
+def _one_of_each(stride: int, n: int, rng: np.random.Generator) -> Array:
+    """One random row of each block of `stride` of n rows."""
+    if stride == 1:
+        return np.arange(n)
+    blocks = np.arange(0, n, stride)
+    chosen = blocks + rng.integers(stride, size=len(blocks))
+    return chosen[chosen < n]
+
+
+def _read(reader: BatchReader, rule: Objective | None) -> Columns:
+    columns, tokens = reader.columns()
+    L, moved = columns["length"], np.ones(len(columns["length"]), bool)
+    off_policy = columns.pop("off_policy", None)
+    if "log_ratio" in columns and not reader.roles.mismatch:
+        # Without a column that says so, S of a policy that has not moved is 0 up to rounding, see `fspo.ratios`.
+        S = columns["log_ratio"]
+        moved = np.abs(S) > ratios.ROUNDING * np.sqrt(L) if off_policy is None else off_policy > 0
+        if rule is not None:
+            A = columns.get("advantage", np.zeros(len(S)))
+            tokens = None if tokens is None else tokens[np.repeat(moved, L)]
+            rows = Responses(S[moved], L[moved].astype(np.float64), np.sign(A[moved]), tokens)
+            columns["accepted"] = np.ones(len(S))
+            if moved.any():
+                columns["accepted"][moved] = objectives.accepted(rule, rows)
+    return columns | {"moved": moved}

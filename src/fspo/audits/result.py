@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fspo.audits.methods import Comparison, MismatchAudit, Rule
-from fspo.audits.recommend import Recommendation
+from fspo.audits.rules import MismatchAudit, Recommendation, Rule
 from fspo.fairness import Bin, FairnessReport, ScalingLaw
 from fspo.fairness.bins import Interval
 from fspo.fairness.measure import FAIR, FEW
@@ -38,14 +37,14 @@ class Audit:
     files: list[str]
     rows: int
     on_policy: int
-    sampled: int  # rows behind the comparison of methods and the band
+    sampled: int  # rows behind all figures
     unit: str  # of length: tokens or characters
     verdict: str
     own_rule: str
     own: FairnessReport | None  # by length
     attribute: FairnessReport | None  # by another column
-    clip_rate: float | None  # at which the methods are compared
-    methods: list[Comparison]
+    clip_rate: float | None  # of the band and of the fixed range
+    fixed: FairnessReport | None  # of a fixed range at this clip rate
     law: ScalingLaw | None
     lengths: list[LengthRow]
     recommendation: Recommendation | None
@@ -172,31 +171,21 @@ def _band_sentences(audit: Audit) -> list[str]:
 
 def _tables(audit: Audit) -> list[Table]:
     """The tables that have something to say."""
-    shown: list[Table | None] = [_rates(audit, rules) for rules in _compared(audit)]
-    if len(audit.methods) > 1:
-        shown.append(_methods(audit))
+    shown = [_rates(audit, rules) for rules in _compared(audit)]
     if audit.law is not None:
-        shown.append(_model(audit))
-    shown.append(_lengths(audit))
-    return [table for table in shown if table is not None]
+        shown.append(_model(audit.law))
+    lengths = _lengths(audit)
+    return shown if lengths is None else [*shown, lengths]
 
 
 def _compared(audit: Audit) -> list[list[Rule]]:
     """The rules of each table of clip rates, by length and by another column, with the same bins in a table."""
-    fixed = [Rule("fixed range", m.report) for m in audit.methods if m.name == "rloo" and m.report is not None]
     by_length = [] if audit.own is None else [Rule(audit.own_rule, audit.own)]
     by_length += [] if audit.recommendation is None else audit.recommendation.rates
     by_length += [] if audit.mismatch is None else audit.mismatch.rules
+    by_length += [Rule("fixed range", audit.fixed)] if by_length and audit.fixed is not None else []
     by_column = [] if audit.attribute is None else [Rule(audit.own_rule, audit.attribute)]
-    both = [
-        [*rules, *(f for f in fixed if f.report.attribute == name)]
-        for rules, name in ((by_length, "length"), (by_column, audit.attribute and audit.attribute.attribute))
-    ]
-    return [[rule for rule in rules if _labels(rule) == _labels(rules[0])] for rules in both if rules]
-
-
-def _labels(rule: Rule) -> list[str]:
-    return [b.label for b in rule.report.bins]
+    return [rules for rules in (by_length, by_column) if rules]
 
 
 def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
@@ -218,36 +207,13 @@ def _rates(audit: Audit, rules: Sequence[Rule]) -> Table:
     return Table(title, [unit, "rows", *(rule.name for rule in rules)], rows)
 
 
-def _methods(audit: Audit) -> Table:
-    """Every method at one clip rate; those that clip the same rows share a line."""
-    reports = [(m, m.report) for m in audit.methods if m.report is not None]
-    labels = list(dict.fromkeys(b.label for _, report in reports for b in report.bins))
-    lines: dict[tuple[str, ...], list[str]] = {}
-    for method, report in reports:
-        bins = {b.label: b for b in report.bins}
-        few = any(b.count < FEW for b in report.bins)
-        lre = "cannot tell" if few else f"{report.lre:.3f}"
-        cells = (*(_rate(bins.get(label)) for label in labels), lre)
-        lines.setdefault(cells, []).append(method.name)
-    for method in audit.methods:
-        if method.report is None:
-            lines.setdefault((method.note,), []).append(method.name)
-    over = next((report.attribute for _, report in reports), "length")
-    title = f"Every method at a clip rate of {percent(audit.clip_rate)}: clip rate by {over}, in %, ± half the interval"
-    rows = [[", ".join(names), *cells] for cells, names in lines.items()]
-    return Table(title, ["method", *labels, "LRE"], rows)
-
-
-def _model(audit: Audit) -> Table:
-    law = audit.law
-    assert law is not None
+def _model(law: ScalingLaw) -> Table:
     rows = [
         ["mu, drift per token", _number(law.mu), _span(law.mu_interval, _number)],
         ["sigma, spread of S at one token", _number(law.scale), _span(law.scale_interval, _number)],
         ["H, 0.5 for sqrt(L)", f"{law.exponent:.4f}", _span(law.interval, lambda v: f"{v:.4f}")],
     ]
-    title = f"S = mu L + sigma L^H Z, over {law.count:,} rows"
-    return Table(title, ["", "estimate", "95 % interval"], rows)
+    return Table(f"S = mu L + sigma L^H Z, over {law.count:,} rows", ["", "estimate", "95 % interval"], rows)
 
 
 def _lengths(audit: Audit) -> Table | None:
@@ -266,8 +232,8 @@ def _measured(audit: Audit) -> str:
     return "Clip rate" if audit.mismatch is None else "Dropped"
 
 
-def _rate(b: Bin | None) -> str:
-    if b is None or b.count < FEW:
+def _rate(b: Bin) -> str:
+    if b.count < FEW:
         return "cannot tell"
     low, high = b.clip_interval
     return f"{100 * b.clip_rate:.1f} ±{50 * (high - low):.1f}"
@@ -289,14 +255,10 @@ def _wrapped(line: str, width: int, indent: str = "") -> str:
 
 
 def _text_table(table: Table, width: int) -> str:
-    """Numbers are aligned right, names left; a table that is too wide continues below with its first column.
-
-    A row of two cells is a name and a remark.
-    """
+    """Numbers are aligned right, names left; a table that is too wide continues below with its first column."""
     rows = [list(map(str, row)) for row in (table.head, *table.rows)]
-    full = [row for row in rows if len(row) == len(table.head)]
-    widths = [max(len(row[k]) for row in full) for k in range(len(table.head))]
-    first = min(max(len(row[0]) for row in full), width // 2)
+    widths = [max(len(row[k]) for row in rows) for k in range(len(table.head))]
+    first = min(widths[0], width // 2)
     blocks: list[list[int]] = [[]]
     for k in range(1, len(table.head)):
         if blocks[-1] and 2 + first + sum(widths[j] + 2 for j in (*blocks[-1], k)) > width:
@@ -304,12 +266,9 @@ def _text_table(table: Table, width: int) -> str:
         blocks[-1].append(k)
     lines = [_wrapped(table.title, width)]
     for block in blocks:
-        for row in full:
-            cells = [row[k].rjust(widths[k]) for k in block]
-            *above, name = textwrap.wrap(row[0], first) or [""]  # a long name takes several lines
-            lines += [f"  {part}" for part in above] + ["  " + "  ".join([name.ljust(first), *cells]).rstrip()]
-    for name, remark in ((row[0], row[1]) for row in rows if len(row) != len(table.head)):
-        lines.append(textwrap.indent(_wrapped(f"{name}: {remark}", width - 2, "  "), "  "))
+        for row in rows:
+            name = row[0] if len(row[0]) <= first else f"{row[0][: first - 1]}…"
+            lines.append("  " + "  ".join([name.ljust(first), *(row[k].rjust(widths[k]) for k in block)]).rstrip())
     return "\n".join(lines)
 
 

@@ -8,8 +8,6 @@ cannot read gets one sentence that says what it is and how to convert it.
 from __future__ import annotations
 
 import glob
-import io
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +133,7 @@ def _opened(names: list[str]) -> Source:
     try:
         if kind == ".pt":
             samples = dumps.slime(path)
-            return Source(names, samples.lazy(), _count(samples), "slime")
+            return Source(names, samples.lazy(), [samples.height], "slime")
         if kind == ".parquet":
             table: pl.LazyFrame | pl.DataFrame = pl.scan_parquet(names, glob=False)
             counts: list[int] | None = [pq.read_metadata(name).num_rows for name in names]
@@ -215,29 +213,7 @@ def _decompressed(path: Path) -> Any:
 
 
 def _unreadable(names: list[str], error: Exception) -> NoReturn:
-    """One sentence, with the row if it is a line of JSON that cannot be parsed."""
     kind = _ending(Path(names[0]))
     where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
-    bad = _bad_line(Path(names[0])) if kind in (".jsonl", ".ndjson", ".json") else None
     why, encoding = " ".join(str(error).split())[:200], "" if kind == ".parquet" else " in UTF-8"
-    raise ValueError(f"{where}{bad or f' cannot be read as {kind[1:]}{encoding}: {why}'}") from None
-
-
-def _bad_line(path: Path) -> str | None:
-    """`, row n ...` of the first line that is no JSON object."""
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not JSON, write null")
-
-    try:
-        with _decompressed(path) as file:
-            lines = (line for line in io.TextIOWrapper(file, "utf-8", "replace") if line.strip())
-            for row, line in enumerate(lines, 1):
-                try:
-                    if not isinstance(json.loads(line, parse_constant=refuse), dict):
-                        return f", row {row} is not a JSON object"
-                except (ValueError, RecursionError) as error:
-                    return f", row {row} cannot be read: {error}"
-    except OSError:  # the compression is damaged
-        pass
-    return None
+    raise ValueError(f"{where} cannot be read as {kind[1:]}{encoding}: {why}") from None

@@ -28,9 +28,8 @@ def audit(
     ] = None,
     clip_rate: Annotated[
         float | None,
-        typer.Option(help="rate at which methods are compared and the band is chosen; default: the run's"),
+        typer.Option(help="rate for which the band is chosen; default: the run's"),
     ] = None,
-    methods: Annotated[str, typer.Option(help="compare with a fixed range (few) or with every method (all)")] = "few",
     mismatch: Annotated[
         bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
     ] = False,
@@ -69,7 +68,7 @@ def audit(
     }  # fmt: skip
     result = run(
         files, columns={role: name for role, name in given.items() if name is not None}, by=by, rule=rule,
-        clip_rate=clip_rate, methods=methods, mismatch=mismatch, bins=bins,
+        clip_rate=clip_rate, mismatch=mismatch, bins=bins,
     )  # fmt: skip
     # Files first: a pipe that is closed while the text is printed must not lose them.
     if json_out is not None and json_out != "-":

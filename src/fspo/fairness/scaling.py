@@ -48,23 +48,12 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike) -> ScalingLaw:
     Gaussian.
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
-    return scaling_law_of_sums(L, np.ones_like(S), S, S * S, sample=(S, L))
-
-
-def scaling_law_of_sums(
-    lengths: Column, count: Column, total: Column, square: Column, *, sample: tuple[Column, Column]
-) -> ScalingLaw:
-    """The same fit from the number of responses, the sum of S and the sum of S^2 at each length.
-
-    The equations need no more than these sums. The intervals need fourth moments as well, which come from `sample`:
-    S and L of some or all of the responses.
-    """
-    H, mu, variance, centre = _fit(lengths, count, total, square)
-    n = float(count.sum())
+    n = len(S)
+    H, mu, variance, centre = _fit(L, np.ones_like(S), S, S * S)
     scale = math.sqrt(variance) * math.exp(-H * centre)
-    if n <= SMALL and n == len(sample[0]):
-        return _small(*sample, H, mu, scale)
-    h_error, scale_error, mu_error = _errors(*sample, centre, mu, H, variance) / math.sqrt(n)
+    if n <= SMALL:
+        return _small(S, L, H, mu, scale)
+    h_error, scale_error, mu_error = _errors(S, L, centre, mu, H, variance) / math.sqrt(n)
     return ScalingLaw(
         exponent=H,
         interval=(H - Z * h_error, H + Z * h_error),
@@ -72,7 +61,7 @@ def scaling_law_of_sums(
         mu=mu,
         mu_interval=(mu - Z * mu_error, mu + Z * mu_error),
         scale_interval=(scale * math.exp(-Z * scale_error), scale * math.exp(Z * scale_error)),
-        count=int(n),
+        count=n,
     )
 
 
