@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import torch
 import verl
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
