@@ -46,7 +46,7 @@ ELSEWHERE = {
     r"fspo train recipe:.*": "downloads the recipe's model; tests/engines/test_recipes.py runs small copies",
     r"fspo train my.yaml --engine verl": "needs vLLM; tests/vllm_engine/test_verl_ppo.py",
     r"fspo watch .*": "serves until it is stopped; tests/report/test_watch.py",
-    r"fspo compare .* --(rerun|pairs|against|ranges).*": "asks about finished results; tests/compare/test_run.py",
+    r"fspo compare .* --(rerun|pairs|ranges).*": "asks about finished results; tests/compare/test_run.py",
 }
 PERHAPS = (
     r"(uv )?pip install .*",
@@ -55,7 +55,7 @@ PERHAPS = (
     r"python benchmarks/.*",
     r"make .*",
 )  # or unused
-SLOW = ("fspo train", "fspo eval", "fspo sample", "fspo export", "fspo compare ")
+SLOW = ("fspo train", "fspo eval", "fspo export", "fspo compare ")
 
 
 def of_pages() -> Iterator[tuple[str, str]]:
@@ -133,7 +133,7 @@ def added_to(words: list[str]) -> list[str]:
         return ["steps=3"]
     if words[0] == "train":
         return SMALL
-    return ["--prompts", "4"] if words[0] in ("eval", "sample") else []
+    return ["--prompts", "4"] if words[0] == "eval" else []
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def test_everything_that_the_package_reads_is_inside(wheel: Path) -> None:
     tree = {path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {f"fspo/{path.relative_to(SOURCE)}" for path in tree} <= inside
     assert {f"fspo/recipes/{name}.yaml" for name in recipes.names()} <= inside
-    assert {"fspo/py.typed", "fspo/comparisons/suites/quick.yaml", "fspo/pages/templates/shell.html"} <= inside
+    assert {"fspo/py.typed", "fspo/comparisons/suites/smoke.yaml", "fspo/pages/templates/shell.html"} <= inside
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in inside)
 
 

@@ -54,11 +54,11 @@ for command in sys.argv[1:]:
 """
 COMMANDS = [
     ["--help"], ["--version"], ["train", "--help"], ["methods"], ["methods", "fspo"], ["tasks"], ["tasks", "sort"],
-    ["audit", "{run}", "--html", "{out}/audit.html", "--json"], ["audit", "{run}", "--rule", "gspo"],
+    ["audit", "{run}", "--html", "{out}/audit.html", "--json", "-"], ["audit", "{run}", "--rule", "gspo"],
     ["report", "{run}", "--out", "{out}/report.html"], ["explore", "--out", "{out}/explore.html"],
     ["compare"], ["recipes"], ["recipes", "gsm8k-24gb"],
 ]  # fmt: skip
-NEEDS_TORCH = [["train"], ["eval", "{run}"], ["sample", "{run}"], ["compare", "smoke"]]
+NEEDS_TORCH = [["train"], ["eval", "{run}"], ["compare", "smoke"]]
 
 
 @pytest.fixture(scope="module")

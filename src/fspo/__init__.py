@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fspo import advantages, fairness, laboratory, objectives, tasks
-    from fspo.api import evaluate, export, load_run, sample, train
+    from fspo.api import evaluate, export, load_run, train
     from fspo.audits import audit
     from fspo.config import TrainConfig
     from fspo.objectives import Totals
@@ -25,11 +25,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Example", "Observer", "Recorder", "Task", "Totals", "TrainConfig", "__version__", "advantages", "audit",
-    "evaluate", "export", "fairness", "laboratory", "load_run", "objectives", "record", "sample", "tasks", "train",
+    "evaluate", "export", "fairness", "laboratory", "load_run", "objectives", "record", "tasks", "train",
 ]  # fmt: skip
 
 _HOMES = {
-    "fspo.api": ("evaluate", "export", "load_run", "sample", "train"),
+    "fspo.api": ("evaluate", "export", "load_run", "train"),
     "fspo.audits": ("audit",),
     "fspo.config": ("TrainConfig",),
     "fspo.objectives": ("Totals",),

@@ -1,4 +1,4 @@
-"""Train, evaluate, sample and export from Python: what the command line calls, with the same objects.
+"""Train, evaluate and export from Python: what the command line calls, with the same objects.
 
 Nothing heavy is imported before it is needed, so that these names can be offered by `import fspo`.
 """
@@ -6,8 +6,7 @@ Nothing heavy is imported before it is needed, so that these names can be offere
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,11 +22,9 @@ from fspo.runs import load as load_run
 from fspo.text import percent
 
 if TYPE_CHECKING:
-    from fspo.model.loading import Policy
-    from fspo.tasks import Task
-    from fspo.training.evaluate import Answer, Evaluation
+    from fspo.training.evaluate import Evaluation
 
-__all__ = ["Engine", "card", "evaluate", "export", "load_run", "sample", "train"]
+__all__ = ["Engine", "card", "evaluate", "export", "load_run", "train"]
 
 Config = TrainConfig | Mapping[str, Any] | None
 Engine = Literal["local", "trl", "verl"]
@@ -93,7 +90,7 @@ def evaluate(
     temperature: float | None = None,
     split: str | None = None,
 ) -> Evaluation:
-    """Accuracy of a model on a task, with intervals, by length and by difficulty.
+    """Accuracy of a model on a task, with intervals, by length and by difficulty; and its `answers`, with rewards.
 
     `model` is a run's folder, a checkpoint, a model folder or hub name, a .gguf file or a `tiny:` preset. A run brings
     its task and its settings of evaluation: a dictionary `config` changes them, a `TrainConfig` replaces them, and
@@ -104,91 +101,29 @@ def evaluate(
     >>> evaluation.prompts, evaluation.accuracy <= evaluation.interval[1]
     (8, True)
     """
+    from fspo import tasks
+    from fspo.model.loading import load, set_threads
+    from fspo.tasks.scoring import Scorer
+    from fspo.training.evaluate import evaluate as measured
+
+    folder = Path(model)
+    run = _run_of(folder)
+    changed_task = False
+    if not isinstance(config, TrainConfig):
+        changed_task = "task" in (config or {})
+        config = read(None if run is None else run / "config.yaml", config or {})
+    source = str(model if run is None else weights_of(run) if run == folder else folder)
+    policy = load(source, device=config.model.device)
+    set_threads(policy, config.model.threads)
+    task = tasks.get(config.task if changed_task else config.eval_task)
     given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
-    return _Loaded.of(model, config).evaluate(given)
-
-
-def sample(
-    model: str | Path,
-    prompts: int | str | Sequence[str] = 5,
-    config: Config = None,
-    *,
-    samples: int = 1,
-    temperature: float = 1.0,
-    split: str | None = None,
-) -> list[Answer]:
-    """What a model answers: to the first `prompts` held-out prompts of a task, with rewards, or to texts of one's own.
-
-    `model` and `config` are those of `evaluate`; answers to the same prompt are neighbours.
-
-    >>> import fspo
-    >>> [answer.reward for answer in fspo.sample("tiny:1x32", ["sort:dcba="], temperature=0)]  # nothing scores a text
-    [None]
-    >>> len(fspo.sample("tiny:1x32", 2, {"task": {"name": "sort", "n_max": 5}}, samples=3))
-    6
-    """
-    loaded = _Loaded.of(model, config)
-    if isinstance(prompts, int):
-        given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
-        return loaded.evaluate(given).answers
-    return loaded.answers([prompts] if isinstance(prompts, str) else prompts, samples, temperature)
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """A model with the configuration that it is asked under."""
-
-    policy: Policy
-    config: TrainConfig
-    task: Task
-
-    @classmethod
-    def of(cls, model: str | Path, config: Config) -> _Loaded:
-        """A run's folder brings its configuration and its last checkpoint."""
-        from fspo import tasks
-        from fspo.model.loading import load, set_threads
-
-        folder = Path(model)
-        run = _run_of(folder)
-        changed_task = False
-        if not isinstance(config, TrainConfig):
-            changed_task = "task" in (config or {})
-            config = read(None if run is None else run / "config.yaml", config or {})
-        source = str(model if run is None else weights_of(run) if run == folder else folder)
-        policy = load(source, device=config.model.device)
-        set_threads(policy, config.model.threads)
-        return cls(policy, config, tasks.get(config.task if changed_task else config.eval_task))
-
-    def evaluate(self, given: Mapping[str, Any]) -> Evaluation:
-        """With the run's own settings where `given` has None."""
-        from fspo.tasks.scoring import Scorer
-        from fspo.training.evaluate import evaluate as measured
-
-        usual = self.config.eval.model_dump(include=set(given))
-        settings = usual | {name: value for name, value in given.items() if value is not None}
-        with Scorer(self.task, **self.config.scoring.model_dump()) as scorer:
-            return measured(
-                self.policy, self.task, scorer, seed=self.config.seed, chat=self.config.model.chat,
-                max_new_tokens=self.config.rollout.max_new_tokens, **settings,
-            )  # fmt: skip
-
-    def answers(self, prompts: Sequence[str], samples: int, temperature: float) -> list[Answer]:
-        """Answers to texts that no task knows."""
-        from fspo.rollout.generate import decode, encode, generate
-        from fspo.tasks import Example
-        from fspo.training.evaluate import Answer
-
-        examples = [Example(prompt=text, answer=None, task="", index=i) for i, text in enumerate(prompts)]
-        ids = encode(self.policy, examples, self.config.model.chat)
-        rollout = generate(
-            self.policy, ids, samples, max_new_tokens=self.config.rollout.max_new_tokens, temperature=temperature,
-            seed=self.config.seed,
+    settings = config.eval.model_dump(include=set(given))
+    settings |= {name: value for name, value in given.items() if value is not None}
+    with Scorer(task, **config.scoring.model_dump()) as scorer:
+        return measured(
+            policy, task, scorer, seed=config.seed, chat=config.model.chat,
+            max_new_tokens=config.rollout.max_new_tokens, **settings,
         )  # fmt: skip
-        texts = decode(self.policy, rollout.completions)
-        return [
-            Answer(prompts[g], text, None, len(tokens), not done, 0.0, "")
-            for g, text, tokens, done in zip(rollout.group, texts, rollout.completions, rollout.finished, strict=True)
-        ]
 
 
 def _run_of(folder: Path) -> Path | None:

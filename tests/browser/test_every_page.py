@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fspo
-from fspo.comparisons import figures as comparison
+from fspo.comparisons import page as comparison
 from fspo.report.run_page import write
 from helpers.looks import PHONE, box_of, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite

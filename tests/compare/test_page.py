@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.comparisons import figures, tables
+from fspo.comparisons import page as compared
 from fspo.comparisons.statistics import SuiteResults
 from fspo.pages.document import write_svg
 from helpers.htmlpage import checked
@@ -27,26 +27,22 @@ def cells(text: str, title: str) -> dict[str, dict[str, str]]:
 
 
 def test_no_two_of_thirteen_methods_look_alike(tmp_path: Path) -> None:
-    methods = (*METHODS, *(f"other {k}" for k in range(3)))
-    given = suite(methods, ("sort", "add"))
+    given = suite((*METHODS, *(f"other {k}" for k in range(3))), ("sort", "add"))
     made = rows(given, seeds=2, fail={("rloo", 1)})
-    page = checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
-    assert "2 runs failed" in page.text
-    assert not list(tmp_path.glob("*.part"))
-    plots = {plot.title: plot.svg for plot in figures.plots(made, given)}
-    for title in ("Held-out accuracy – sort", "Clip rate against length – sort"):
-        lines = re.findall(r'<path class="(line [^"]*)"(?: data-label="[^"]*")? d="M[^"]{30}', plots[title])
-        assert len(lines) == len(set(lines)) >= 13, title
-    for title in ("Normalised gain, mean over tasks", "Final accuracy – sort"):
-        dots = re.findall('<circle class="([^"]*)"', plots[title])
-        assert len(dots) == len(set(dots)) == 13
-        assert all(f"<title>{name}, {name}: " in plots[title] for name in methods)
+    assert "2 runs failed" in checked(compared.write(made, given, tmp_path / "page.html"), SECTIONS).text
+    assert len({compared._look(SuiteResults(made, given), method) for method in given.methods}) == 13
+    written = write_svg(compared.plots(made, given), tmp_path / "svg")
+    assert len({path.name for path in written}) == len(written) == 5
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+        assert not re.search(r"var\(|light-dark|system-ui", text)  # every colour is written out
 
 
 def test_the_tables_hold_the_figures_of_the_rows() -> None:
     given = suite()
     made = rows(given, fail={("rloo", 3)})
-    text = tables.text(made, given)
+    text = compared.text(made, given)
     assert text.startswith("## Does a fair band learn more?\n\n8 test seeds per method, task and setting. ")
     assert "Code: fspo 0.1.0 at abcdef0123." in text
     assert "With fewer than 5 seeds" not in text
@@ -72,92 +68,63 @@ def test_the_tables_hold_the_figures_of_the_rows() -> None:
 def test_one_seed_of_one_method_and_no_test_run_yet(tmp_path: Path) -> None:
     given = suite(("fspo",), ("sort",))
     made = rows(given, seeds=1)
-    page = checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
+    page = checked(compared.write(made, given, tmp_path / "page.html"), SECTIONS)
     assert "1 test seed per method" in page.text
-    assert "(" not in cells(tables.text(made, given), "sort")["fspo"]["final accuracy, %"]
+    assert "(" not in cells(compared.text(made, given), "sort")["fspo"]["final accuracy, %"]
     tuning = [row | {"phase": "tune"} for row in made]
-    assert "No test run is finished." in tables.text(tuning, given)
-    assert checked(figures.write(tuning, given, tmp_path / "page.html"), ("overview",)).count("svg") == 0
+    assert "No test run is finished." in compared.text(tuning, given)
+    assert checked(compared.write(tuning, given, tmp_path / "page.html"), ("overview",)).count("svg") == 0
 
 
 def test_missing_runs_are_noted_and_left_out_of_the_figures(tmp_path: Path) -> None:
     given = suite()
     made = [row for row in rows(given) if (row["method"], row["task"]) != ("gspo", "add") and row["seed"] < 5]
     made = [row for row in made if row["method"] != "rloo" or row["seed"] < 2]
-    for row in made:  # nothing was off-policy, no cosine was logged
-        row.update(lengths=[], count=[], accepted=[], all_count=[], total=[], square=[])
-        row.update(gains=None, features=None, optimum=None, norm_clipped=None)  # as in an older file
-        row.update(cosine_steps=[], cosine=[], cosine_bound=[], cosine_bound_full=[])
+    for row in made:  # nothing was off-policy, and an older file lacks some columns
+        row.update(lengths=[], count=[], accepted=[], gains=None, features=None, optimum=None)
     made[0]["commit"] = "fedcba9876543210"
-    page = checked(figures.write(made, given, tmp_path / "page.html"), ("overview", "summary", "accuracy", "tables"))
+    page = checked(compared.write(made, given, tmp_path / "page.html"), ("overview", "summary", "accuracy", "tables"))
     assert "clipping" not in page.ids
-    text = tables.text(made, given)
+    text = compared.text(made, given)
     assert "2 to 5 test seeds per method" in text
     assert "With fewer than 5 seeds" in text
     assert "1 of 8 combinations have no finished run yet." in text
-    assert "different versions of the code: fspo 0.1.0 at abcdef0123, fspo 0.1.0 at fedcba9876." in text
+    assert "Code: fspo 0.1.0 at abcdef0123, fspo 0.1.0 at fedcba9876." in text
     assert cells(text, "Across 2 tasks")["gspo"]["LRE"] == "–"
     alone = [row for row in made if row["method"] != "fspo"]  # the reference has no run yet
-    checked(figures.write(alone, given, tmp_path / "page.html"), ("overview", "summary", "tables"))
+    checked(compared.write(alone, given, tmp_path / "page.html"), ("overview", "summary", "tables"))
 
 
-def test_several_settings(tmp_path: Path) -> None:
-    given = suite(("fspo", "grpo"), ("sort", "add"), ("on-policy", "stale 2", "stale 8"))
-    made = rows(given, seeds=3, fail={("grpo", 1)})
-    checked(figures.write(made, given, tmp_path / "page.html"), SECTIONS)
-    text = tables.text(made, given)
-    assert cells(text, "add, stale 8")["grpo"]["collapsed"] == "1 of 3"
-    assert cells(text, "Across 2 tasks, stale 8")
-
-
-def test_confirming_tasks_and_two_methods_apart() -> None:
-    given = suite(("fspo", "gspo"), ("sort", "add")).model_copy(
-        update={"confirm": {"copy": {}}, "hypothesis": "fspo is ahead.", "warm_starts": 3}
-    )
-    made = [row | {"warm_start": row["seed"] % 3} for row in rows(suite(("fspo", "gspo"), ("sort", "add", "copy")))]
-    text = tables.text(made, given)
+def test_settings_confirming_tasks_and_two_methods_apart() -> None:
+    every = suite(("fspo", "gspo"), ("sort", "add", "copy"), ("near", "stale 8"))
+    given = every.model_copy(
+        update={"tasks": {"sort": {}, "add": {}}, "confirm": {"copy": {}}, "hypothesis": "fspo is ahead.",
+                "warm_starts": 3}
+    )  # fmt: skip
+    made = [row | {"warm_start": row["seed"] % 3} for row in rows(every, fail={("gspo", 1)})]
+    text = compared.text(made, given)
     assert "Hypothesis: fspo is ahead.\n" in text
     assert "Nothing was chosen by the confirming tasks: copy." in text
     assert "8 test seeds per method, task and setting, from 3 warm starts." in text
     assert "With fewer than 5 warm starts a bootstrap" in text
-    assert "### Across 2 choosing tasks\n" in text
-    confirming = cells(text, "Across 1 confirming task")["gspo"]
-    apart = tables.pairs(SuiteResults(made, given), "fspo", "gspo")
-    assert [str(row[0]).split(", ")[1] for row in apart.rows] == ["choosing tasks", "sort", "add", "copy"]
+    assert "### Across 2 choosing tasks, near\n" in text
+    assert cells(text, "add, stale 8")["gspo"]["collapsed"] == "1 of 8"
+    confirming = cells(text, "Across 1 confirming task, stale 8")["gspo"]
+    apart = compared.pairs(SuiteResults(made, given), "fspo", "gspo")
+    assert [row[0] for row in apart.rows][4:] == [f"stale 8, {t}" for t in ("choosing tasks", "sort", "add", "copy")]
     assert apart.rows[-1][1:] == [confirming["fspo ahead by, points"], confirming["pairs won by fspo"]]
     with pytest.raises(ValueError, match="'fpso' is not a method with runs: these are fspo, gspo"):
-        tables.pairs(SuiteResults(made, given), "fpso", "gspo")
+        compared.pairs(SuiteResults(made, given), "fpso", "gspo")
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    given = suite(("fspo", NASTY), ("a b", "a-b"), title=NASTY)
+    given = suite(("fspo", NASTY, "a | b"), ("sort",), title=NASTY)
     made = rows(given, seeds=2)
-    path = figures.write(made, given, tmp_path / "page.html")
-    checked(path, SECTIONS)  # every id is unique, though two tasks give the same slug
+    path = compared.write(made, given, tmp_path / "page.html")
+    checked(path, SECTIONS)
     text = path.read_text(encoding="utf-8")
     assert NASTY not in text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in text
-    assert "\x1b" not in tables.text(made, given)
-    piped = suite(("fspo", "a | b"), ("sort",))
-    assert "a \\| b" in tables.text(rows(piped, seeds=2), piped)
-
-
-def test_figures_as_files(tmp_path: Path) -> None:
-    given = suite(("fspo", "gspo"), ("sort",))
-    made = rows(given, seeds=2)
-    written = write_svg(figures.plots(made, given), tmp_path / "svg")
-    assert len({path.name for path in written}) == len(written) == len(figures.plots(made, given))
-    for path in written:
-        text = path.read_text(encoding="utf-8")
-        assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-        assert not re.search(r"var\(|light-dark|system-ui", text)  # every colour is written out
-
-
-def test_code_that_a_results_file_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "named_in_results.py").write_text("raise SystemExit('imported')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    given = suite(tuple(METHODS)[:2], ("sort",))
-    made = [row | {"objective": '{"name": "named_in_results:Class"}'} for row in rows(given)]
-    with pytest.raises(ValueError, match="the results name the objective 'named_in_results:Class', which this suite"):
-        figures.write(made, given, tmp_path / "page.html")
+    assert "\x1b" not in compared.text(made, given)
+    assert "a \\| b" in compared.text(made, given)

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fspo.comparisons import page
 from fspo.comparisons import plan as plans
-from fspo.comparisons import tables
 from fspo.comparisons.plan import Cell, Plan, current, key_of, train_config
-from fspo.comparisons.store import read
+from fspo.comparisons.results import read
 from fspo.comparisons.suite import Suite, load, merge, names
 
 FSPO = {"objective": {"name": "fspo"}, "trials": [{"c_low": 0.03, "c_high": 0.03}, {"c_low": 0.1, "c_high": 0.2}]}
@@ -52,37 +52,25 @@ def test_every_combination_is_a_cell() -> None:
     assert cell.phase == "tune"
     test = next(c for c in plan.test if c.method == "reinforce")
     assert (test.config["eval"]["split"], test.config["advantage"], test.trial) == ("eval", "grpo", -1)
-
-
-def test_cells_that_are_compared_differ_in_the_method_alone() -> None:
-    plan = Plan(suite())
-    shared: dict[tuple[str, str, int, str], set[str]] = {}
+    compared: dict[Any, set[str]] = {}
     for cell in plan.tuning + plan.test:
         rest = {key: value for key, value in cell.config.items() if key not in ("objective", "advantage")}
-        shared.setdefault((cell.task, cell.setting, cell.seed, cell.phase), set()).add(json.dumps(rest))
-    assert all(len(configs) == 1 for configs in shared.values())
+        compared.setdefault((cell.task, cell.setting, cell.seed), set()).add(json.dumps(rest))
+    assert all(len(configs) == 1 for configs in compared.values()), "they differ in the method alone"
 
 
-def test_one_warm_start_per_task() -> None:
-    plan = Plan(suite())
-    assert len(plan.warm) == 2
-    assert all(warm.config["seed"] == 0 and "rollout" not in warm.config for warm in plan.warm.values())
-    for task in ("sort", "add"):
-        assert len({cell.warm for cell in plan.tuning + plan.test if cell.task == task}) == 1
-    assert len(Plan(suite(settings={"a": {}, "b": {"model": {"path": "tiny:1x32"}}})).warm) == 4
-    assert Plan(suite(base={"steps": 4, "warmup": None})).warm == {}
-
-
-def test_seeds_take_turns_with_the_warm_starts() -> None:
+def test_seeds_take_turns_with_the_warm_starts_of_their_task() -> None:
     plan = Plan(suite(warm_starts=3, seeds=7, tuning={"seeds": 2}))
     assert len(plan.warm) == 2 * 3
-    numbers = {key: warm.config["seed"] for key, warm in plan.warm.items()}
-    assert all(cell.warm and numbers[cell.warm] == cell.warm_start for cell in plan.tuning + plan.test)
+    assert not any("rollout" in warm.config for warm in plan.warm.values())
+    numbers = {key: (warm.task, warm.config["seed"]) for key, warm in plan.warm.items()}
+    assert all(cell.warm and numbers[cell.warm] == (cell.task, cell.warm_start) for cell in plan.tuning + plan.test)
     assert {(cell.seed, cell.warm_start) for cell in plan.test} == {(s, s % 3) for s in range(7)}
     assert {(cell.seed, cell.warm_start) for cell in plan.tuning} == {(1000, 0), (1001, 1)}
     one = {c.key for c in Plan(suite(seeds=7)).test}
     same = {c.seed for c in plan.test if c.key in one}
     assert same == {0, 3, 6}  # the runs that start from the same model are the same runs
+    assert len(Plan(suite(settings={"a": {}, "b": {"model": {"path": "tiny:1x32"}}})).warm) == 4
     alone = Plan(suite(warm_starts=3, base={"steps": 4, "warmup": None}))
     assert {(cell.warm, cell.warm_start) for cell in alone.test} == {(None, 0)}
 
@@ -90,9 +78,9 @@ def test_seeds_take_turns_with_the_warm_starts() -> None:
 CONFIRM = {"brackets": {"task": "brackets"}}
 
 
-def test_confirming_tasks_come_last_and_a_shared_trial_is_chosen_without_them() -> None:
+def test_confirming_tasks_come_first_and_a_shared_trial_is_chosen_without_them() -> None:
     alone = Plan(suite(confirm=CONFIRM))
-    assert [c.task for c in alone.test].index("brackets") == sum(c.task != "brackets" for c in alone.test)
+    assert [c.task for c in alone.test].index("sort") == sum(c.task == "brackets" for c in alone.test)
     assert {c.task for c in alone.tuning} == {"sort", "add", "brackets"}
     plan = Plan(suite(confirm=CONFIRM, settings={"near": {}}, tuning={"shared": True}))
     assert {c.task for c in plan.tuning} == {"sort", "add"}
@@ -116,8 +104,8 @@ def test_trials_are_ranges_crossed_with_learning_rates() -> None:
     assert [(c.config["objective"]["c_low"], c.config["update"]["lr"]) for c in near] == [
         (c, lr) for c in (0.2, 0.4, 0.8) for lr in (1e-4, 2e-4)]  # fmt: skip
     assert len(stale) == 2 * 2  # the method's own trials
-    with pytest.raises(ValueError, match="ranges names 'fpso', which the suite does not have; did you mean 'fspo'"):
-        suite(ranges={"near": {"fpso": []}})
+    with pytest.raises(ValueError, match="fspo has no ranges in near: run fspo compare with --ranges first"):
+        suite(methods={"fspo": {"objective": {"name": "fspo"}, "tuned": True}}).require_ranges()
 
 
 def test_a_crossed_task_has_another_advantage_and_chooses_nothing() -> None:
@@ -139,37 +127,14 @@ def test_a_crossed_task_has_another_advantage_and_chooses_nothing() -> None:
         ({"base": {"seed": 3}}, "base sets seed"),
         ({"confirm": {"sort": {"task": "sort"}}}, "a label is under two of tasks, confirm and crossed"),
         ({"settings": {"a": {"objective": {"name": "grpo"}}}}, "a sets objective"),
-    ],
-)
-def test_a_suite_that_cannot_be_fair_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        suite(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"settings": {"far": {"rollout": {"stalenes": 3}}}},
-            "small, sort, far, fspo: .*'stalenes'; did you mean 'staleness'",
-        ),
+        ({"settings": {"far": {"rollout": {"stalenes": 3}}}}, "small, sort, far, fspo: .*; did you mean 'staleness'"),
         ({"tasks": {"sort": {"task": {"name": "srt"}}}}, "small, sort, near, fspo: .*srt"),
         ({"methods": {"fspo": {"objective": {"name": "fspo", "clip": 1}}}}, "has no parameter 'clip'"),
     ],
 )
-def test_a_bad_run_is_found_before_the_first_one_starts(changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_fair_or_cannot_run_is_refused_before_the_first_run(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Plan(suite(**changes))
-
-
-def test_a_key_stays_while_its_run_stays() -> None:
-    before = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(suite()).tuning + Plan(suite()).test}
-    grown = suite(
-        seeds=4, title="another", tasks={"sort": {"task": {"name": "sort", "n_max": 8}}, "add": {"task": "add"},
-        "brackets": {"task": "brackets"}},
-    )  # fmt: skip
-    after = {(c.place, c.trial, c.seed, c.phase): c.key for c in Plan(grown).tuning + Plan(grown).test}
-    assert before.items() < after.items()
 
 
 def test_the_best_mean_on_validation_is_chosen_the_first_of_equals() -> None:
@@ -184,15 +149,11 @@ def test_the_best_mean_on_validation_is_chosen_the_first_of_equals() -> None:
 
 def test_what_starts_first() -> None:
     plan = Plan(suite())
-    assert plan.ready([], [], []) == list(plan.warm.values())
-    sort = next(warm for warm in plan.warm.values() if warm.task == "sort")
-    add = next(warm for warm in plan.warm.values() if warm.task == "add")
+    sort, add = plan.warm.values()
+    assert plan.ready([], [], []) == [sort, add]
     now = plan.ready([], [add.key], [sort.key])
     assert str(now[0]) == "tune sort near fspo, trial 0, seed 1000"
     assert {job.task for job in now} == {"sort"}
-    near = [row(c) for c in plan.tuning if c.setting == "near"]
-    tuned = [job for job in plan.ready(near, [], [sort.key, add.key]) if isinstance(job, Cell)]
-    assert [(job.setting, job.phase) for job in tuned[:19]] == [("near", "test")] * 18 + [("stale", "tune")]
 
 
 def test_rows_take_the_labels_of_the_suite_as_it_is_now() -> None:
@@ -272,12 +233,16 @@ def test_suites_of_the_package_and_of_files(tmp_path: Path) -> None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_depends_on_what_was_set_and_not_on_defaults() -> None:
-    keys = {c.key for c in Plan(suite()).test}
+def test_a_key_depends_on_what_was_set_and_not_on_defaults_or_the_rest_of_the_suite() -> None:
+    plan = Plan(suite())
+    grown = suite(seeds=4, title="another", tasks=suite().tasks | {"brackets": {"task": "brackets"}})
+    assert {(str(c), c.key) for c in plan.tuning + plan.test} < {
+        (str(c), c.key) for c in Plan(grown).tuning + Plan(grown).test
+    }
     default = train_config({}).update.lr
     explicit = suite(base={"steps": 4, "warmup": {"solved": 0.1}, "update": {"lr": default}})
-    assert not keys & {c.key for c in Plan(explicit).test}, "what is set is part of a key, even if it is the default"
-    cell = Plan(suite()).test[0]
+    assert not {c.key for c in plan.test} & {c.key for c in Plan(explicit).test}, "a default that is set is set"
+    cell = plan.test[0]
     assert set(cell.config) == {"steps", "warmup", "task", "objective", "advantage", "seed", "eval"}
     assert cell.key == key_of(cell.config, cell.warm_start)
     assert cell.key != key_of(cell.config, cell.warm_start, schema=plans.SCHEMA_VERSION + 1)
@@ -303,7 +268,7 @@ def test_stored_results_are_those_of_the_suites(name: str) -> None:
     rows = plan.finished(read(RESULTS / name))
     assert len(rows) == plan.total
     assert [json.loads(row["config"]) for row in rows] == [cell.config for cell in plan.cells(rows)]
-    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == tables.text(rows, given)
+    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == page.text(rows, given)
 
 
 def test_the_cells_of_the_digits_are_stored() -> None:

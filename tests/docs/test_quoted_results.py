@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fspo.comparisons import suite as suites
+from fspo.comparisons.page import pairs, text
 from fspo.comparisons.plan import Plan
+from fspo.comparisons.results import read
 from fspo.comparisons.statistics import SuiteResults
-from fspo.comparisons.store import read
-from fspo.comparisons.tables import pairs, text
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]

@@ -22,7 +22,7 @@ from fspo.engines.trl.records import correction
 from fspo.engines.trl.trainer import STATE
 from fspo.model import tiny
 from fspo.report.run_page import write
-from fspo.runs import Metrics, Timing, load, rows
+from fspo.runs import Metrics, Timing, load
 from fspo.training.stopping import RunInterruptedError
 from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved

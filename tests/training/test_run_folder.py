@@ -156,11 +156,11 @@ def test_code_that_a_model_brings_is_not_executed(run: Path, tmp_path: Path) -> 
     (model / "config.json").write_text(json.dumps(config))
     (model / "evil.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
     with pytest.raises(ValueError, match="cannot be loaded"):
-        fspo.sample(model, ["ab"])
+        fspo.evaluate(model, prompts=2)
     assert not (tmp_path / "imported").exists()
 
 
 def test_a_configuration_beside_a_model_is_not_a_run_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("whatever: [this is]\n")
-    assert len(fspo.sample("tiny:1x32", "sort:ba=", {"rollout": {"max_new_tokens": 4}})) == 1
+    assert fspo.evaluate("tiny:1x32", {"rollout": {"max_new_tokens": 4}}, prompts=2).prompts == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -10,11 +10,11 @@ from rich.text import Text
 
 from fspo.text import visible
 
-__all__ = ["JsonOut", "Terminal", "Trust", "write_json"]
+__all__ = ["JsonOut", "Terminal", "Trust"]
 
 Trust = Annotated[bool, typer.Option("--trust", help="import the Python code that the run's configuration names")]
 JsonOut = Annotated[
-    str | None, typer.Option("--json", metavar="[PATH]", help="write all figures here; alone: to standard output")
+    str | None, typer.Option("--json", metavar="PATH", help="write all figures here; `-` is standard output")
 ]
 
 
@@ -32,14 +32,3 @@ class Terminal(Console):
         """A line after a coloured `head` such as `error:`, with an emphasised end."""
         parts = ((head, "bold red" if head == "error: " else "yellow"), visible(text), (visible(strong), "bold"))
         self.print(Text.assemble(*parts), soft_wrap=True, highlight=False)
-
-
-def write_json(value: Any, path: str) -> None:
-    """Write a value as JSON to a file, or to standard output if the path is `-`."""
-    from fspo.files import json_text, replace_file
-
-    text = json_text(value, indent=1)
-    if path == "-":
-        print(text)
-    else:
-        replace_file(path, text)

@@ -19,8 +19,7 @@ from fspo.cli import Terminal
 from fspo.cli.audit import audit
 from fspo.cli.compare import compare
 from fspo.cli.listing import methods, recipes, tasks
-from fspo.cli.runs import evaluate, explore, export, report, sample, watch
-from fspo.cli.train import train
+from fspo.cli.runs import evaluate, explore, export, report, train, watch
 from fspo.runtime import prepare
 
 # Packages of `fspo[train]`: a command that needs one of them says so.
@@ -29,7 +28,7 @@ TRAINING = ("torch", "transformers", "tokenizers", "safetensors", "peft", "gguf"
 app = typer.Typer(name="fspo", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command()(train)
 app.command(name="eval")(evaluate)
-for command in (sample, export, report, watch, explore, audit, compare, methods, tasks, recipes):
+for command in (export, report, watch, explore, audit, compare, methods, tasks, recipes):
     app.command()(command)
 
 
@@ -62,7 +61,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a log that cannot hold a character does not end a run
     sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
-        app(_completed(sys.argv[1:]))
+        app()
     except (ValueError, FloatingPointError) as error:
         _fail(str(error))
     except OSError as error:
@@ -77,15 +76,6 @@ def main() -> None:
         if name not in TRAINING:
             raise
         _fail(f"this command needs the package {name}, which is not installed: pip install 'fspo[train]'")
-
-
-def _completed(arguments: list[str]) -> list[str]:
-    """`--json` without a path is `--json=-`, standard output."""
-    following = [*arguments[1:], "--"]
-    return [
-        "--json=-" if argument == "--json" and after.startswith("-") and after != "-" else argument
-        for argument, after in zip(arguments, following, strict=True)
-    ]
 
 
 def _show_own_warnings() -> None:

@@ -1,36 +1,127 @@
-"""The commands on a run: `eval`, `sample`, `export`, `report` and `watch`; and `explore`.
+"""The commands on a run: `train`, `eval`, `export`, `report` and `watch`; and `explore`.
 
 Imports of heavy libraries are inside the commands, so that help is instant.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from fspo.cli import JsonOut, Terminal, Trust, write_json
+from fspo.cli import JsonOut, Terminal, Trust
 from fspo.runtime import quiet
 from fspo.text import visible
 
 if TYPE_CHECKING:
+    from fspo.config import TrainConfig
     from fspo.runs import Rate, RateBin
 
 console = Terminal()
 
-Model = Annotated[str, typer.Argument(help="a run's folder, a checkpoint, a model folder or hub name, or a .gguf")]
-Settings = Annotated[list[str] | None, typer.Argument(help="settings such as task=add")]
-Split = Annotated[str | None, typer.Option(help="train, validation or eval; default: the run's eval.split")]
 OpenBrowser = Annotated[bool, typer.Option("--open", help="open it in the browser")]
+Engine = Literal["local", "trl", "verl"]
+
+
+def train(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="a YAML file first, then settings such as update.lr=2e-4 or objective.name=gspo"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the run; default: runs/TASK-OBJECTIVE-SEED")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in this folder, from its saved configuration")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="with --resume: take settings that make it another run")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="write report.html at the end")] = True,
+    engine: Annotated[Engine, typer.Option(help="the trainer that runs the configuration")] = "local",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what the engine would be given, and stop")] = False,
+) -> None:
+    """Train a policy. With no argument: a tiny model learns to count down, in minutes on two CPU cores.
+
+    [dim]fspo train[/]
+    [dim]fspo train my.yaml update.lr=2e-4 --out runs/mine[/]
+    [dim]fspo train objective.name=gspo task=count steps=200[/]
+    [dim]fspo train --out runs/mine --resume[/]
+    [dim]fspo train --out runs/mine --resume steps=400[/]
+    [dim]fspo train my.yaml --engine verl --dry-run[/]
+    """
+    config, folder = _configured(arguments, out, resume)
+    quiet()
+    if dry_run:
+        print(_described(config, folder, engine))
+        return
+    from fspo import api
+    from fspo.cli.display import Display
+    from fspo.training.stopping import RunInterruptedError
+
+    summary = {"model": config.model.path, "task": _task_name(config), "objective": config.objective["name"]}
+    again = shlex.join(["fspo", "train", "--out", str(folder), "--resume"])
+    again += f" --engine {engine}" if engine != "local" else ""
+    try:
+        with Display(summary | {"folder": str(folder)}, config.steps) as display:
+            api.train(config, folder, resume=resume, force=force, engine=engine, observer=display)
+    except RunInterruptedError as stop:
+        with suppress(OSError):  # the signal may be that of a terminal that is gone
+            console.say(f"saved after step {stop.step}; to go on: ", again)
+        raise typer.Exit(128 + stop.signal_number) from None
+    except KeyboardInterrupt:
+        if (folder / "config.yaml").is_file():
+            console.say("stopped; to go on from the last checkpoint: ", again)
+        else:
+            console.say("stopped before the run began; nothing is kept")
+        raise typer.Exit(130) from None
+    if report:
+        from fspo.report.run_page import write
+
+        console.say(f"report: {write(folder)}")
+
+
+def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
+    """The configuration and the folder of a run; one that is resumed starts from its own saved configuration."""
+    from fspo.config import read
+
+    overrides = list(arguments or [])
+    path = overrides.pop(0) if overrides and "=" not in overrides[0] else None
+    if not resume:
+        config = read(path, overrides)
+        return config, out or Path("runs") / f"{_task_name(config)}-{config.objective['name']}-{config.seed}"
+    if path is not None:
+        raise ValueError(f"a resumed run has its own configuration: leave {path!r} out, or give single settings")
+    if out is None:
+        raise ValueError("--resume needs the folder of the run: add --out FOLDER")
+    if not (out / "config.yaml").is_file():
+        raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
+    return read(out / "config.yaml", overrides), out
+
+
+def _task_name(config: TrainConfig) -> str:
+    """The name of the task, as part of a folder's name."""
+    from fspo import tasks
+
+    return tasks.get(config.task).label.replace(":", "-").replace("/", "-")
+
+
+def _described(config: TrainConfig, folder: Path, engine: Engine) -> str:
+    if engine != "local":
+        return str(import_module(f"fspo.engines.{engine}.run").dry_run(config, folder))
+    import yaml
+
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def evaluate(
-    model: Model,
-    arguments: Settings = None,
+    model: Annotated[str, typer.Argument(help="a run's folder, a checkpoint, a model folder or hub name, or a .gguf")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="settings such as task=add")] = None,
     prompts: Annotated[int | None, typer.Option(help="held-out prompts; default: the run's eval.prompts")] = None,
     samples: Annotated[
         int | None, typer.Option(help="answers per prompt, above 1 for avg@k and pass@k; default: the run's")
@@ -38,7 +129,8 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy; default: the run's eval.temperature, which is 1 if not set")
     ] = None,
-    split: Split = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or eval; default: the run's eval.split")] = None,
+    show: Annotated[int, typer.Option(help="also print the answers to so many prompts, with their rewards")] = 0,
     json_out: JsonOut = None,
 ) -> None:
     """Accuracy of a model on a task, with intervals, by length and by difficulty.
@@ -47,20 +139,24 @@ def evaluate(
 
     [dim]fspo eval runs/mine[/]
     [dim]fspo eval runs/mine --samples 8 --prompts 64[/]   pass@k
-    [dim]fspo eval runs/mine task=count --temperature 0 --json[/]   another task, greedy
+    [dim]fspo eval runs/mine --show 3[/]   and what it answers
+    [dim]fspo eval runs/mine task=count --temperature 0 --json -[/]   another task, greedy
     """
     quiet()
     from fspo import api
     from fspo.config import tables
+    from fspo.files import json_text, replace_file
     from fspo.runs import unscored_warnings
 
     result = api.evaluate(
         model, tables(arguments or []), prompts=prompts, samples=samples, temperature=temperature, split=split,
     )  # fmt: skip
     if json_out is not None:
-        write_json(result.line(0).model_dump(exclude={"step"}), json_out)
+        text = json_text(result.line(0).model_dump(exclude={"step"}), indent=1)
         if json_out == "-":
+            print(text)
             return
+        replace_file(json_out, text)
     low, high = result.interval
     accuracy = "unknown" if result.accuracy is None else f"{result.accuracy:.1%}"
     console.print(f"{result.prompts} prompts x {result.samples}: accuracy {accuracy} ({low:.1%} to {high:.1%})")
@@ -75,6 +171,10 @@ def evaluate(
         _print_rates(name, ((f"{b.low:g} to {b.high:g}", b) for b in bins))
     if len(result.by_task) > 1:
         _print_rates("task", result.by_task.items())
+    for answer in result.answers[: show * result.samples]:
+        reward = "not scored" if answer.reward is None else f"reward {answer.reward:g}"
+        said = f"{visible(answer.prompt)} {visible(answer.completion)}"
+        console.print(Text.assemble(said, (f"  {reward}, {answer.length} tokens", "dim")))
 
 
 def _print_rates(name: str, rows: Iterable[tuple[str, Rate | RateBin]]) -> None:
@@ -83,36 +183,6 @@ def _print_rates(name: str, rows: Iterable[tuple[str, Rate | RateBin]]) -> None:
         low, high = rate.interval
         table.add_row(Text(visible(label)), str(rate.count), f"{rate.accuracy:.1%}", f"{low:.1%} to {high:.1%}")
     console.print(table)
-
-
-def sample(
-    model: Model,
-    arguments: Settings = None,
-    prompts: Annotated[int, typer.Option(help="held-out prompts to show")] = 5,
-    prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="answer this text instead; may be given several times")
-    ] = None,
-    samples: Annotated[int, typer.Option(help="answers per prompt")] = 1,
-    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 1.0,
-    split: Split = None,
-) -> None:
-    """Show what a model answers, with the reward of each answer.
-
-    [dim]fspo sample runs/mine --prompts 3 --samples 4[/]
-    [dim]fspo sample runs/mine --prompt sort:dbca= --temperature 0[/]   a prompt of your own
-    """
-    quiet()
-    from fspo import api
-    from fspo.config import tables
-
-    asked: int | list[str] = prompt or prompts
-    answers = api.sample(model, asked, tables(arguments or []), samples=samples, temperature=temperature, split=split)
-    for i, answer in enumerate(answers):
-        if i % samples == 0:
-            console.print(Text(visible(answer.prompt), style="bold"))
-        facts = [] if prompt else ["not scored" if answer.reward is None else f"reward {answer.reward:g}"]
-        facts += [f"{answer.length} tokens", *(["truncated"] if answer.truncated else [])]
-        console.print(Text(f"  {visible(answer.completion)}"), Text(f"  {', '.join(facts)}", style="dim"))
 
 
 def export(

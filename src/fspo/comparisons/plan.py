@@ -81,34 +81,25 @@ class WarmStart:
 Job = Cell | WarmStart
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """A method with one choice of its parameters, without a seed."""
-
-    index: int
-    config: Values
-    warm: tuple[str, ...]  # keys of its warm starts
-
-
 class Plan:
     """The cells of a suite: what can run, in which order, and what the finished ones decide."""
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
-        self.warm: dict[str, WarmStart] = {}
-        self._warm_keys: dict[tuple[str, str], tuple[str, ...]] = {}  # by task and setting
         self.tuning: list[Cell] = []
         self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
         places = list(itertools.product(suite.all_tasks, suite.settings, suite.methods))
-        setups = {place: self._setups(*place) for place in places}
-        self.tuned = {place for place in places if len(setups[place]) > 1}
+        trials = {place: self._trials(*place) for place in places}
+        self.warm: dict[str, WarmStart] = {}
+        starts = {(task, setting): self._starts(task, setting) for task, setting, _ in places}
+        self.tuned = {place for place in places if len(trials[place]) > 1}
         for k, place in itertools.product(range(suite.tuning.seeds), places):
             if place in self.tuned and (place[0] in suite.tasks or not suite.tuning.shared):
-                self.tuning += [_cell(place, setup, k, "tune") for setup in setups[place]]
+                self.tuning += [_cell(place, *trial, starts[place[:2]], k, "tune") for trial in trials[place].items()]
         for tasks in (suite.confirm, suite.crossed, suite.tasks):
             for k, place in itertools.product(range(suite.seeds), (place for place in places if place[0] in tasks)):
-                self.test += [_cell(place, setup, k, "test") for setup in setups[place]]
-        tests = sum((1 if place in self.tuned else len(setups[place])) * suite.seeds for place in places)
+                self.test += [_cell(place, *trial, starts[place[:2]], k, "test") for trial in trials[place].items()]
+        tests = sum((1 if place in self.tuned else len(trials[place])) * suite.seeds for place in places)
         self.total = len(self.tuning) + tests
 
     def choose(self, rows: Iterable[Row]) -> dict[Place, int]:
@@ -161,58 +152,54 @@ class Plan:
                 jobs.append(job)
         return jobs
 
-    def _setups(self, task: str, setting: str, method: str) -> list[_Setup]:
-        """The trials of a method at one place; a bad configuration is refused here."""
+    def warm_of(self, job: Job) -> WarmStart | None:
+        """The warm start that a cell begins from, if it has one."""
+        return self.warm[job.warm] if isinstance(job, Cell) and job.warm else None
+
+    def _trials(self, task: str, setting: str, method: str) -> dict[int, Values]:
+        """The configurations of a method at one place, by trial; a bad one is refused here."""
         suite, chosen = self.suite, self.suite.methods[method]
         shared = merge(merge(suite.base, suite.all_tasks[task]), suite.settings[setting])
         where = f"the suite's run {suite.name}, {task}, {setting}, {method}"
-        result = []
+        result = {}
         for index, (values, lr_factor) in list(enumerate(suite.trials(setting, method))) or [(NO_TRIAL, ({}, 1.0))]:
             config = {"advantage": chosen.advantage} | shared | {"objective": chosen.objective | values}
-            checked = _checked(config, where)
+            try:
+                checked = train_config(config)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
             if lr_factor != 1:
                 config = merge(config, {"update": {"lr": checked.update.lr * lr_factor}})
-            result.append(_Setup(index, config, self._warm(task, setting, where) if checked.warmup else ()))
+            result[index] = config
         return result
 
-    def _warm(self, task: str, setting: str, where: str) -> tuple[str, ...]:
+    def _starts(self, task: str, setting: str) -> list[str]:
         """The keys of a task's warm starts; a setting has its own only if it changes the model or the warm-up."""
-        if (task, setting) in self._warm_keys:
-            return self._warm_keys[task, setting]
         suite, keys = self.suite, []
         own = {key: value for key, value in suite.settings[setting].items() if key in ("model", "warmup")}
         values = merge(merge(suite.base, suite.all_tasks[task]), own)
-        for number in range(suite.warm_starts):
+        for number in range(suite.warm_starts if train_config(values).warmup else 0):
             config = {key: value for key, value in values.items() if key != "advantage"} | {"seed": number}
-            _checked(config, where)
             keys.append("warm-" + _digest(config))
             self.warm.setdefault(keys[-1], WarmStart(task, config, keys[-1]))
-        self._warm_keys[task, setting] = tuple(keys)
-        return tuple(keys)
+        return keys
 
 
-def _cell(place: Place, setup: _Setup, number: int, phase: Phase) -> Cell:
+def _cell(place: Place, trial: int, config: Values, starts: list[str], number: int, phase: Phase) -> Cell:
     """The cell of the seed of this number, counted from 0 in the tuning and in the test."""
     split = "validation" if phase == "tune" else "eval"
     seed = number + (FIRST_TUNING_SEED if phase == "tune" else 0)
-    start = number % len(setup.warm) if setup.warm else 0
-    config = merge(setup.config, {"seed": seed, "eval": {"split": split}})
-    warm = setup.warm[start] if setup.warm else None
-    return Cell(*place, setup.index, seed, phase, config, warm, start, key_of(config, start))
+    start = number % len(starts) if starts else 0
+    config = merge(config, {"seed": seed, "eval": {"split": split}})
+    warm = starts[start] if starts else None
+    return Cell(*place, trial, seed, phase, config, warm, start, key_of(config, start))
 
 
 def train_config(config: Values) -> TrainConfig:
     """The configuration of a cell: one process, one thread, no sample answers, and only the last checkpoint."""
-    checked = TrainConfig(**merge({"processes": 1, "model": {"threads": 1}}, config))
-    kept = {"log": {"samples": 0, "records": True}, "checkpoint": {"every": checked.steps, "keep": 1}}
-    return TrainConfig(**merge(merge({"processes": 1, "model": {"threads": 1}}, config), kept))
-
-
-def _checked(config: Values, where: str) -> TrainConfig:
-    try:
-        return train_config(config)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    values = merge({"processes": 1, "model": {"threads": 1}}, config)
+    kept = {"log": {"samples": 0, "records": True}, "checkpoint": {"every": TrainConfig(**values).steps, "keep": 1}}
+    return TrainConfig(**merge(values, kept))
 
 
 def key_of(config: Values, warm_start: int, schema: int = SCHEMA_VERSION) -> str:

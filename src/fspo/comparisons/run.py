@@ -1,4 +1,4 @@
-"""Runs the cells of a suite in worker processes, again if asked, and finds the ranges that its methods are tuned over.
+"""Runs the cells of a suite in worker processes, and finds the ranges that its methods are tuned over.
 
 A worker lives as long as the suite, so that libraries are loaded once, and computes with one thread, so that one cell
 per core runs at a time. Only the process that started the workers decides what runs and writes the results.
@@ -20,8 +20,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +30,11 @@ from numpy.typing import NDArray
 
 from fspo import objectives, ratios
 from fspo.comparisons.plan import SCHEMA_VERSION, Cell, Job, Plan, Row, WarmStart, train_config
-from fspo.comparisons.store import Store, differences
+from fspo.comparisons.results import Store, outcome
 from fspo.comparisons.suite import Values, merge
 from fspo.text import duration
+
+Result = tuple[Row | None, float]  # of a job: the row of a cell, and seconds
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 
@@ -49,28 +51,18 @@ def make_start(warm: WarmStart) -> str:
     return warm_start(config, tasks.get(config.task))
 
 
-def run_cell(cell: Cell, warm: WarmStart | None, work: Path | None) -> Row:
-    """Run a cell in a folder of its own below `work`, or in a temporary one, and remove the folder afterwards.
+def run_cell(cell: Cell, warm: WarmStart | None, work: Path) -> Row:
+    """Run a cell in a folder of its own below `work`, and remove the folder afterwards.
 
-    Training that stops because its gradients are not finite is a result. Any other error leaves the folder below
-    `work` for inspection.
+    Training that stops because its gradients are not finite is a result. Any other error leaves the folder for
+    inspection.
     """
-    if work is None:
-        with tempfile.TemporaryDirectory(prefix=f"fspo-{cell.key}-") as scratch:
-            return _run(cell, warm, Path(scratch) / "run")
-    folder = work / cell.key
-    shutil.rmtree(folder, ignore_errors=True)
-    row = _run(cell, warm, folder)
-    shutil.rmtree(folder)
-    return row
-
-
-def _run(cell: Cell, warm: WarmStart | None, folder: Path) -> Row:
     import torch
 
     from fspo import __version__, tasks
-    from fspo.comparisons.outcome import outcome
 
+    folder = work / cell.key
+    shutil.rmtree(folder, ignore_errors=True)
     began, cpu = time.perf_counter(), time.process_time()
     config = train_config(cell.config)
     error = ""
@@ -79,7 +71,7 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path) -> Row:
     except FloatingPointError as stop:
         error = str(stop).split(":")[0]  # what follows is advice that names the folder
     objective = objectives.get(**config.objective).model_dump(mode="json")
-    return {
+    row = {
         **cell.labels,
         "schema": SCHEMA_VERSION,
         "config": json.dumps(cell.config),
@@ -95,6 +87,8 @@ def _run(cell: Cell, warm: WarmStart | None, folder: Path) -> Row:
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
     }
+    shutil.rmtree(folder)
+    return row
 
 
 def _train(values: Values, warm: WarmStart | None, folder: Path) -> None:
@@ -122,13 +116,6 @@ def commit_of_package() -> str:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno", "--", ".") else "")
     except FileNotFoundError:
         return ""
-
-
-def rerun(plan: Plan, cells: Iterable[Cell], before: dict[str, Row], store: Store) -> Iterator[tuple[Cell, list[str]]]:
-    """Run cells again, one after the other, into another store: each with the columns that differ from before."""
-    for cell in cells:
-        store.add(run_cell(cell, plan.warm[cell.warm] if cell.warm else None, None) | {"suite": plan.suite.name})
-        yield cell, differences(before[cell.key], store.rows[-1])
 
 
 # --- ranges set alike -------------------------------------------------------------------------------------------------
@@ -160,7 +147,7 @@ def ranges(plan: Plan, setting: str) -> dict[str, list[Values]]:
     pilot = {"objective": {"name": f"{__name__}:Pilot"}, "steps": steps, "log": {"cosine": 0}}
     Pilot.seen.clear()
     with tempfile.TemporaryDirectory(prefix="fspo-ranges-") as scratch:
-        _train(merge(cell.config, pilot), plan.warm[cell.warm] if cell.warm else None, Path(scratch) / "run")
+        _train(merge(cell.config, pilot), plan.warm_of(cell), Path(scratch) / "run")
     rows = _responses(Pilot.seen)
     result: dict[str, list[Values]] = {}
     for label, method in suite.methods.items():
@@ -187,16 +174,6 @@ def _responses(updates: Iterable[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 # --- a suite ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """The row of a finished cell, nothing for a warm start, or an error."""
-
-    row: Row | None
-    seconds: float
-    error: str = ""
-    trace: str = ""
-
-
 class CellError(ValueError):
     """A job that raised an error: the suite stops, and finished cells are kept."""
 
@@ -205,110 +182,82 @@ class CellError(ValueError):
         self.trace = trace
 
 
-def run(plan: Plan, store: Store, executor: LocalExecutor, progress: SuiteProgress, until: float = math.inf) -> None:
-    """Run the cells that the store lacks; start none once the monotonic clock has passed `until`."""
-    running: dict[str, Job] = {}
+def run(
+    plan: Plan, store: Store, pool: Executor, size: int, work: Path, say: Callable[[str], None], until: float = math.inf
+) -> None:
+    """Run the cells that the store lacks, `size` at a time, each in a folder below `work`.
+
+    None is started once the monotonic clock has passed `until`. `say` gets one line per job, with the time left.
+    """
+    running: dict[Future[Result], Job] = {}
     warmed: set[str] = set()
+    done, took = len(plan.finished(store.rows)), []
     while True:
         if time.monotonic() < until:
-            for job in plan.ready(store.rows, running, warmed)[: executor.size - len(running)]:
-                warm = plan.warm[job.warm] if isinstance(job, Cell) and job.warm else None
-                executor.submit(job, warm)
-                running[job.key] = job
-                progress.started(job)
+            for job in plan.ready(store.rows, {job.key for job in running.values()}, warmed)[: size - len(running)]:
+                if isinstance(job, WarmStart):
+                    say(f"{job}: being made, or taken from the cache")
+                with _ignoring_interrupts():
+                    running[pool.submit(perform, job, plan.warm_of(job), work)] = job
         if not running:
             return
-        for job, done in executor.wait():
-            if done.error:
-                raise CellError(job, done.error, done.trace)
-            del running[job.key]
-            if done.row is None:
+        ended = wait(running, return_when=FIRST_COMPLETED).done
+        for future in sorted(ended, key=_failed):  # results are stored before an error stops all
+            job = running.pop(future)
+            row, seconds = _result(future, job)
+            if row is None:
                 warmed.add(job.key)
-            else:
-                store.add(done.row | {"suite": plan.suite.name})
-            progress.finished(job, done.row, done.seconds)
+                say(f"{job}: ready after {seconds:.1f} s")
+                continue
+            store.add(row | {"suite": plan.suite.name})
+            done += 1
+            took.append(seconds)
+            result = row["error"] if row["status"] == "failed" else f"{row['start']:.1%} to {row['final']:.1%}"
+            left = duration((plan.total - done) * sum(took) / len(took) / size)
+            say(f"{done} of {plan.total}: {job}: {result} ({seconds:.1f} s), {left} left")
 
 
-def perform(job: Job, warm: WarmStart | None, work: Path) -> JobResult:
-    """Do a job in this process, in a folder below `work`."""
+def perform(job: Job, warm: WarmStart | None, work: Path) -> Result:
+    """Do a job in this process: the row of a cell, or None for a warm start, and the seconds that it took."""
     began = time.perf_counter()
     row = None
+    if isinstance(job, WarmStart):
+        make_start(job)
+    else:
+        row = run_cell(job, warm, work)
+    return row, time.perf_counter() - began
+
+
+def _failed(future: Future[Result]) -> bool:
+    return future.exception() is not None
+
+
+def _result(future: Future[Result], job: Job) -> Result:
     try:
-        _prepare()
-        if isinstance(job, WarmStart):
-            make_start(job)
-        else:
-            row = run_cell(job, warm, work)
+        return future.result()
+    except BrokenExecutor:
+        raise CellError(job, "a worker process died, killed or out of memory") from None
     except Exception as error:
         problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return JobResult(None, time.perf_counter() - began, problem, traceback.format_exc())
-    return JobResult(row, time.perf_counter() - began)
+        raise CellError(job, problem, "".join(traceback.format_exception(error))) from None
 
 
-class LocalExecutor:
-    """Worker processes on this machine. They end with this process, however it ends."""
-
-    def __init__(self, size: int, work: Path) -> None:
-        self.size, self._work = size, work
-        self._context = mp.get_context("spawn")
-        self._workers: dict[Connection, Any] = {}
-        self._jobs: dict[Connection, Job] = {}
-        with _shielded(ONE_THREAD):
-            for _ in range(size):
-                ours, theirs = self._context.Pipe()
-                process = self._context.Process(target=_serve, args=(theirs,), daemon=False)
-                process.start()
-                theirs.close()
-                self._workers[ours] = process
-
-    def submit(self, job: Job, warm: WarmStart | None) -> None:
-        connection = next(c for c in self._workers if c not in self._jobs)
-        self._jobs[connection] = job
-        with contextlib.suppress(BrokenPipeError):  # the worker died: `wait` returns the error
-            connection.send((job, warm, self._work))
-
-    def wait(self) -> list[tuple[Job, JobResult]]:
-        """Block until at least one job has ended."""
-        result = []
-        for connection in wait(list(self._jobs)):
-            assert isinstance(connection, Connection)
-            job = self._jobs.pop(connection)
-            try:
-                result.append((job, connection.recv()))
-            except (EOFError, ConnectionResetError):
-                process = self._workers[connection]
-                process.join()
-                cause = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
-                result.append((job, JobResult(None, 0.0, f"its worker process died ({cause})")))
-        return sorted(result, key=lambda pair: bool(pair[1].error))  # results are stored before an error stops all
-
-    def close(self) -> None:
-        """Idle workers end when their pipe closes; busy ones are terminated."""
-        for connection, process in self._workers.items():
-            if connection in self._jobs:
-                process.terminate()
-            connection.close()
-        for process in self._workers.values():
-            process.join(1)
-            process.terminate()
-            process.join()
-        self._workers.clear()
-
-
-def _serve(connection: Connection) -> None:
-    """The main loop of a worker: requests in, results out, until the pipe closes or the parent process ends."""
-    with contextlib.suppress(OSError):
-        os.setpgrp()  # Ctrl-C must reach the parent alone: training would stop one cell and go on
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _prepare()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            connection.send(perform(*connection.recv()))
+@contextlib.contextmanager
+def workers(size: int) -> Iterator[Executor]:
+    """Worker processes of one thread each. They end with this context or with this process, however it ends."""
+    os.environ |= ONE_THREAD  # for the processes that start from here on
+    pool = ProcessPoolExecutor(size, mp.get_context("spawn"), initializer=_prepare)
+    try:
+        yield pool
+    finally:
+        for process in mp.active_children():
+            process.terminate()  # a cell may take minutes
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare() -> None:
     """Import what every cell needs, before the first one arrives."""
-    import fspo.comparisons.outcome
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import fspo.training.loop  # noqa: F401
     from fspo.runtime import quiet
 
@@ -318,48 +267,15 @@ def _prepare() -> None:
 def _end_with_parent() -> None:
     parent = mp.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
+    connection.wait([parent.sentinel])
     os._exit(1)
 
 
 @contextlib.contextmanager
-def _shielded(environment: dict[str, str]) -> Iterator[None]:
-    """Child processes that start here get this environment, and ignore Ctrl-C until they leave this process group."""
-    before = {name: os.environ.get(name) for name in environment}
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ |= environment
+def _ignoring_interrupts() -> Iterator[None]:
+    """A process that starts here ignores Ctrl-C for good: it is this process that stops the suite."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        if main:
-            signal.signal(signal.SIGINT, handler)
-
-
-class SuiteProgress:
-    """Says one line per job, with the time left."""
-
-    def __init__(self, say: Callable[[str], None], done: int, total: int, workers: int) -> None:
-        self.say, self.done, self.total, self.workers = say, done, total, workers
-        self._cells, self._seconds = 0, 0.0
-
-    def started(self, job: Job) -> None:
-        """A warm start may take minutes, and is announced; a cell is shown when it is finished."""
-        if isinstance(job, WarmStart):
-            self.say(f"{job}: being made, or taken from the cache")
-
-    def finished(self, job: Job, row: Row | None, seconds: float) -> None:
-        if row is None:
-            self.say(f"{job}: ready after {seconds:.1f} s")
-            return
-        self.done += 1
-        self._cells += 1
-        self._seconds += seconds
-        result = row["error"] if row["status"] == "failed" else f"{row['start']:.1%} to {row['final']:.1%}"
-        left = duration((self.total - self.done) * self._seconds / self._cells / self.workers)
-        self.say(f"{self.done} of {self.total}: {job}: {result} ({seconds:.1f} s), {left} left")
+        signal.signal(signal.SIGINT, handler)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from fspo.comparisons.plan import Row
 from fspo.comparisons.suite import Suite
 from fspo.fairness.bins import CONFIDENCE, cut, quantile_edges
 from fspo.fairness.measure import FairnessReport, report_of_bins
-from fspo.text import slug
 
 Floats = NDArray[np.float64]
 DRAWS = 2000
@@ -64,17 +63,19 @@ class RunGroup:
         starts = tuple(row.get("warm_start") or 0 for row in self.rows)
         return starts if len(set(starts)) > 1 else tuple(row["seed"] for row in self.rows)
 
-    def sample(self, value: str | Callable[[Row], float | None] | Mapping[int, float | None]) -> Sample:
-        """A column, or another number per run (by its row, or by seed), of the runs where it is known."""
-        if isinstance(value, str):
-            numbers = [row[value] for row in self.rows]
-        else:
-            numbers = [value(row) if callable(value) else value.get(row["seed"]) for row in self.rows]
+    def sample(self, value: str | Callable[[Row], float | None]) -> Sample:
+        """A column, or another number per run, of the runs where it is known."""
+        numbers = [row[value] if isinstance(value, str) else value(row) for row in self.rows]
         known = [(x, u) for x, u in zip(numbers, self.units, strict=True) if x is not None and math.isfinite(x)]
         return Sample(np.array([x for x, _ in known], np.float64), tuple(u for _, u in known))
 
-    def mean(self, value: str | Callable[[Row], float | None] | Mapping[int, float | None]) -> Estimate | None:
+    def mean(self, value: str | Callable[[Row], float | None]) -> Estimate | None:
         return mean_of(self.sample(value))
+
+    @cached_property
+    def clipping(self) -> Clipping | None:
+        """None where no update was off-policy, so that nothing could be clipped."""
+        return _clipping(self)
 
     @property
     def collapsed(self) -> int:
@@ -94,12 +95,12 @@ def weights(units: tuple[int, ...]) -> Floats:
     return np.asarray(counts[:, index])
 
 
-def tail(sizes: Sequence[int], confidence: float = CONFIDENCE) -> float | None:
+def tail(sizes: Sequence[int]) -> float | None:
     """The share of draws to cut off on each side, for tasks of so many units; None where a task has only one."""
     if not sizes or min(sizes) < 2:
         return None
     free = sum(sizes) - len(sizes)
-    return float(ndtr(math.sqrt(sum(sizes) / free) * stdtrit(free, (1 - confidence) / 2)))
+    return float(ndtr(math.sqrt(sum(sizes) / free) * stdtrit(free, (1 - CONFIDENCE) / 2)))
 
 
 def estimate(value: float, draws: Floats, sizes: Sequence[int]) -> Estimate:
@@ -170,15 +171,14 @@ class Lead(NamedTuple):
 
 def lead(ours: Sequence[RunGroup], theirs: Sequence[RunGroup], endpoint: str = "gain") -> Lead | None:
     """Groups of one setting; None where no seed of any task is common to both."""
-    of, others = ENDPOINTS[endpoint], {group.task: group for group in theirs}
-    samples = []
-    for group in ours:
-        other = {row["seed"]: of(row) for row in others[group.task].rows} if group.task in others else {}
-        gaps: dict[int, float | None] = {}
-        for row in group.rows:
-            mine, its = of(row), other.get(row["seed"])
-            gaps[row["seed"]] = None if mine is None or its is None else mine - its
-        samples.append(group.sample(gaps))
+    of = ENDPOINTS[endpoint]
+    others = {(group.task, row["seed"]): of(row) for group in theirs for row in group.rows}
+
+    def gap(task: str, row: Row) -> float | None:
+        mine, its = of(row), others.get((task, row["seed"]))
+        return None if mine is None or its is None else mine - its
+
+    samples = [group.sample(partial(gap, group.task)) for group in ours]
     difference = mean_of(*samples)
     if difference is None:
         return None
@@ -189,30 +189,14 @@ def lead(ours: Sequence[RunGroup], theirs: Sequence[RunGroup], endpoint: str = "
 # --- one method at one place ------------------------------------------------------------------------------------------
 
 
-def curve(group: RunGroup, steps: str, key: str, *, hold: bool = False) -> tuple[list[float], list[Estimate]]:
-    """A column over the steps, mean over runs.
+def accuracy_curve(group: RunGroup) -> tuple[list[float], list[Estimate | None]]:
+    """Held-out accuracy over the steps, mean over runs; a run that failed keeps its last value to the end."""
 
-    With `hold`, a run that failed keeps its last value to the end, so that a mean is never over the survivors alone.
-    """
-    curves = [
-        {x: float(y) for x, y in zip(row[steps] or [], row[key] or [], strict=True) if y is not None and y == y}
-        for row in group.rows
-    ]
-    points: list[tuple[float, Estimate]] = []
-    for x in sorted({x for run in curves for x in run}):
-        here = {
-            row["seed"]: run.get(x, _last(run, x) if hold else None)
-            for row, run in zip(group.rows, curves, strict=True)
-        }
-        at = group.mean(here)
-        if at is not None:
-            points.append((float(x), at))
-    return [x for x, _ in points], [y for _, y in points]
+    def until(row: Row, step: int) -> float:
+        return float(row["eval_accuracy"][sum(at <= step for at in row["eval_steps"]) - 1])
 
-
-def _last(run: dict[Any, float], x: float) -> float | None:
-    before = [step for step in run if step < x]
-    return run[max(before)] if before else None
+    steps = sorted({step for row in group.rows for step in row["eval_steps"]})
+    return list(steps), [group.mean(partial(until, step=step)) for step in steps]
 
 
 def gains(group: RunGroup) -> list[tuple[float, float, Estimate]]:
@@ -221,24 +205,27 @@ def gains(group: RunGroup) -> list[tuple[float, float, Estimate]]:
     limits = [(b["low"], b["high"]) for b in tables[0]]
     if any([(b["low"], b["high"]) for b in table] != limits for table in tables):
         return []
-    result = []
-    for k, (low, high) in enumerate(limits):
-        value = group.mean({row["seed"]: row["gains"][k]["final"] - row["gains"][k]["start"] for row in group.rows})
-        assert value is not None
-        result.append((low, high, value))
-    return result
+
+    def gained(row: Row, k: int) -> float:
+        return float(row["gains"][k]["final"] - row["gains"][k]["start"])
+
+    means = [group.mean(partial(gained, k=k)) for k in range(len(limits))]
+    return [(*ends, mean) for ends, mean in zip(limits, means, strict=True) if mean is not None]
 
 
-def feature_names(groups: Sequence[RunGroup]) -> list[str]:
-    """The features of held-out answers that any of the runs has."""
+def features(groups: Sequence[RunGroup]) -> list[str]:
+    """The names of what tasks measure in held-out answers, in any of the runs."""
     return sorted({name for group in groups for row in group.rows for name in json.loads(row["features"] or "{}")})
 
 
-def feature(group: RunGroup, name: str) -> list[Estimate]:
-    """A feature of the held-out answers over the run; empty where no run has it."""
-    empty: Row = {"steps": [], "values": []}
-    rows = [row | json.loads(row["features"] or "{}").get(name, empty) for row in group.rows]
-    return curve(RunGroup(group.task, group.setting, group.method, rows), "steps", "values")[1]
+def feature(group: RunGroup, name: str, at: int) -> Estimate | None:
+    """A feature of the held-out answers at the first (0) or the last (-1) evaluation; None where no run has it."""
+
+    def value(row: Row) -> float | None:
+        values = json.loads(row["features"] or "{}").get(name, {}).get("values")
+        return values[at] if values else None
+
+    return group.mean(value)
 
 
 # --- clipping over length ---------------------------------------------------------------------------------------------
@@ -269,8 +256,7 @@ class Clipping:
         return mean_flatness([self])
 
 
-def clipping(group: RunGroup) -> Clipping | None:
-    """The clipping of a group; None where no update was off-policy, so that nothing could be clipped."""
+def _clipping(group: RunGroup) -> Clipping | None:
     lengths, (count, accepted) = _sums(group, "count", "accepted")
     if not count.sum():
         return None
@@ -302,36 +288,21 @@ def clipping(group: RunGroup) -> Clipping | None:
 
 def mean_lre(clippings: Sequence[Clipping]) -> Estimate:
     """Mean over tasks."""
-    return _moved(clippings, [c.report.lre for c in clippings], [c.reweighting_moves for c in clippings], CONFIDENCE)
+    return _moved(clippings, [c.report.lre for c in clippings], [c.reweighting_moves for c in clippings])
 
 
-def mean_flatness(clippings: Sequence[Clipping], confidence: float = CONFIDENCE) -> Estimate:
+def mean_flatness(clippings: Sequence[Clipping]) -> Estimate:
     """Mean over tasks."""
-    return _moved(clippings, [c.report.flatness for c in clippings], [c.rate_moves for c in clippings], confidence)
+    return _moved(clippings, [c.report.flatness for c in clippings], [c.rate_moves for c in clippings])
 
 
-def _moved(clippings: Sequence[Clipping], values: list[float], moves: list[Floats], confidence: float) -> Estimate:
+def _moved(clippings: Sequence[Clipping], values: list[float], moves: list[Floats]) -> Estimate:
     """The mean of non-negative values ± the quantile of its moves."""
-    value, share = float(np.mean(values)), tail([c.size for c in clippings], confidence)
+    value, share = float(np.mean(values)), tail([c.size for c in clippings])
     if share is None:
         return Estimate(value)
     q = float(np.quantile(np.mean(moves, 0), 1 - 2 * share))
     return Estimate(value, max(0.0, value - q), value + q)
-
-
-def flatness_ratio(ours: Sequence[Clipping], reference: Sequence[Clipping]) -> Estimate | None:
-    """Mean flatness divided by that of the reference; None where the reference's is 0.
-
-    The interval is the range of the ratio over both intervals, each at half the error, so that they hold together. Its
-    upper end is infinite where the reference may be perfectly flat.
-    """
-    half = 1 - (1 - CONFIDENCE) / 2
-    top, below = mean_flatness(ours, half), mean_flatness(reference, half)
-    if not below.value:
-        return None
-    if top.low is None or top.high is None or below.low is None or below.high is None:
-        return Estimate(top.value / below.value)
-    return Estimate(top.value / below.value, top.low / below.high, top.high / below.low if below.low else float("inf"))
 
 
 def _sums(group: RunGroup, *keys: str) -> tuple[Floats, list[Floats]]:
@@ -358,14 +329,12 @@ class SuiteResults:
         self.tasks = [task for task in suite.all_tasks if any(g.task == task for g in self.groups)]
         self.settings = [s for s in suite.settings if any(g.setting == s for g in self.groups)]
         self.rows = [row for group in self.groups for row in group.rows]
-        self._clipping: dict[int, Clipping | None] = {}
 
     @cached_property
     def places(self) -> dict[tuple[str, str], str]:
-        """The name of each place; no two give the same file name."""
-        places = dict.fromkeys((group.task, group.setting) for group in self.groups)
+        """The name of each place."""
         one = len(self.suite.settings) == 1
-        return dict(zip(places, _distinct([task if one else f"{task}, {s}" for task, s in places]), strict=True))
+        return {(g.task, g.setting): g.task if one else f"{g.task}, {g.setting}" for g in self.groups}
 
     @cached_property
     def parts(self) -> dict[str, list[str]]:
@@ -386,16 +355,6 @@ class SuiteResults:
             g for g in self.groups if g.method == method and g.setting == setting and (tasks is None or g.task in tasks)
         ]
 
-    def clipping(self, group: RunGroup) -> Clipping | None:
-        """Computed once per group."""
-        key = id(group)
-        if key not in self._clipping:
-            self._clipping[key] = clipping(group)
-        return self._clipping[key]
-
-    def clippings(self, method: str, setting: str, tasks: Collection[str] | None = None) -> list[Clipping]:
-        return [c for c in map(self.clipping, self.of(method, setting, tasks)) if c is not None]
-
 
 def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
     """The runs of phase test in the suite's order, by seed; rows of other tasks, settings or methods are left out."""
@@ -405,13 +364,3 @@ def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
             by_group.setdefault((row["task"], row["setting"], row["method"]), {})[row["seed"]] = row
     places = itertools.product(suite.all_tasks, suite.settings, suite.methods)
     return [RunGroup(*key, [by_group[key][s] for s in sorted(by_group[key])]) for key in places if key in by_group]
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, numbered where two would give the same file name."""
-    result: list[str] = []
-    taken: set[str] = set()
-    for k, name in enumerate(names):
-        result.append(f"{name} ({k + 1})" if slug(name) in taken else name)
-        taken.add(slug(result[-1]))
-    return result

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,8 @@ from pydantic import Field, model_validator
 
 from fspo.config import parse
 from fspo.settings import Settings, hint
+
+SUITES = Path(__file__).parent / "suites"
 
 Values = dict[str, Any]
 """A table of settings, as YAML or JSON holds it."""
@@ -82,18 +82,18 @@ class Suite(Settings):
         ranges = self.ranges.get(setting, {}).get(method, self.methods[method].trials)
         return list(itertools.product(ranges, self.tuning.lr_factors))
 
+    def require_ranges(self) -> None:
+        """Every method that is tuned by the suite's ranges must have them, in every setting."""
+        for setting, (label, method) in itertools.product(self.settings, self.methods.items()):
+            if method.tuned and not self.trials(setting, label):
+                raise ValueError(f"{label} has no ranges in {setting}: run fspo compare with --ranges first")
+
     @model_validator(mode="after")
     def _fits(self) -> Suite:
         if self.reference not in self.methods:
             raise ValueError(
                 f"reference = {self.reference!r} is not one of the methods{hint(self.reference, self.methods)}"
             )
-        for setting, methods in self.ranges.items():
-            named: list[tuple[str, Mapping[str, Any]]] = [(setting, self.settings)]
-            named += [(method, self.methods) for method in methods]
-            for label, known in named:
-                if label not in known:
-                    raise ValueError(f"ranges names {label!r}, which the suite does not have{hint(label, known)}")
         for setting in self.settings:
             numbers = {label: len(trials) for label in self.methods if (trials := self.trials(setting, label))}
             if len(set(numbers.values())) > 1:
@@ -120,25 +120,15 @@ def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
 
 def names() -> list[str]:
     """The suites that come with the package."""
-    return sorted(path.name.removesuffix(".yaml") for path in _folder().iterdir() if path.name.endswith(".yaml"))
+    return sorted(path.stem for path in SUITES.glob("*.yaml"))
 
 
 def load(name: str) -> Suite:
     """A suite of the package by its name, or any other by its file."""
-    if name in names():
-        with resources.as_file(_folder() / f"{name}.yaml") as path:
-            return _read(path)
-    if not Path(name).is_file():
+    path = SUITES / f"{name}.yaml" if name in names() else Path(name)
+    if not path.is_file():
         raise ValueError(f"there is no suite {name!r}, nor a file of that name{hint(name, names())}")
-    return _read(Path(name))
-
-
-def _read(path: Path) -> Suite:
     values = parse(path)
     if "name" in values:
         raise ValueError(f"{path} sets a name: remove it, a suite is named after its file")
     return Suite(name=path.stem, **values)
-
-
-def _folder() -> Traversable:
-    return resources.files("fspo.comparisons") / "suites"

@@ -1,11 +1,16 @@
-"""The tables of a comparison: across tasks, and for every task."""
+"""The tables and the page of a comparison: all tasks together, and every task.
+
+The page is one HTML file that opens from disk and requests nothing from any other machine. In its figures a method is
+one line, a task in a setting is one chart.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fspo import objectives
@@ -14,9 +19,9 @@ from fspo.comparisons.statistics import (
     Estimate,
     RunGroup,
     SuiteResults,
+    accuracy_curve,
     feature,
-    feature_names,
-    flatness_ratio,
+    features,
     gain,
     gains,
     lead,
@@ -25,9 +30,14 @@ from fspo.comparisons.statistics import (
     mean_lre,
 )
 from fspo.comparisons.suite import Suite
-from fspo.pages.document import Table
+from fspo.files import replace_file
+from fspo.pages import charts, document
+from fspo.pages.charts import Series
+from fspo.pages.document import COLOURS, Plot, Section, Table
+from fspo.text import percent as in_words
 from fspo.text import short, visible
 
+SIZE: dict[str, Any] = {"width": 440, "height": 320}  # of a chart: on a phone its letters are still read
 NONE = "–"
 # Units for a bootstrap interval of 95 %: the true mean lies between the smallest and the largest of n values, and so
 # between any resampled means, in only 1 - 2^(1 - n) of cases.
@@ -68,14 +78,8 @@ def notes(results: SuiteResults) -> list[str]:
         sentences.append(
             f"{failed} runs failed (too many updates had no finite gradient) and count with their last evaluation."
         )
-    codes = sorted(
-        {f"fspo {row['version']}" + f" at {row['commit'][:10]}" * bool(row["commit"]) for row in results.rows}
-    )
-    if len(codes) > 1:
-        sentences.append(f"These runs were made by different versions of the code: {', '.join(codes)}.")
-    else:
-        sentences.append(f"Code: {codes[0]}.")
-    return sentences
+    codes = {f"fspo {row['version']}" + f" at {row['commit'][:10]}" * bool(row["commit"]) for row in results.rows}
+    return [*sentences, f"Code: {', '.join(sorted(codes))}."]
 
 
 def details(results: SuiteResults) -> list[Table]:
@@ -108,14 +112,13 @@ def overview(results: SuiteResults) -> list[Table]:
     reference, endpoint, tables = results.suite.reference, results.suite.endpoint, []
     for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
         ours = results.of(reference, setting, part)
-        own_clips = results.clippings(reference, setting, part)
         rows = []
         for method in results.methods:
-            theirs, clips = results.of(method, setting, part), results.clippings(method, setting, part)
+            theirs = results.of(method, setting, part)
             if not theirs:
                 continue
+            clips = [group.clipping for group in theirs if group.clipping is not None]
             ahead = lead(ours, theirs, endpoint) if method != reference else None
-            ratio = flatness_ratio(clips, own_clips) if clips and own_clips and method != reference else None
             rows.append([
                 method,
                 percent(mean_gain(theirs, endpoint)),
@@ -124,12 +127,11 @@ def overview(results: SuiteResults) -> list[Table]:
                 _collapsed(theirs),
                 number(mean_lre(clips)) if clips else NONE,
                 percent(mean_flatness(clips)) if clips else NONE,
-                number(ratio),
             ])  # fmt: skip
         where = f", {setting}" * (len(results.suite.settings) > 1)
         tasks = f"{len(part)} {kind}task" + "s" * (len(part) > 1)
         head = ["method", ENDPOINT_NAMES[endpoint], f"{reference} ahead by, points", f"pairs won by {reference}",
-                "collapsed", "LRE", "flatness, points", f"flatness / {reference}'s"]  # fmt: skip
+                "collapsed", "LRE", "flatness, points"]  # fmt: skip
         tables.append(Table(f"Across {tasks}{where}", head, rows))
     return tables
 
@@ -137,7 +139,7 @@ def overview(results: SuiteResults) -> list[Table]:
 def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
     rows = []
     for group in results.at(place):
-        c = results.clipping(group)
+        c = group.clipping
         rows.append([
             group.method,
             f"{len(group.rows)}",
@@ -169,11 +171,10 @@ def _gains(place: str, groups: list[RunGroup]) -> Table:
 
 def _features(place: str, groups: list[RunGroup]) -> Table:
     rows = []
-    for name, group in itertools.product(feature_names(groups), groups):
-        if values := feature(group, name):
-            optimum = json.loads(group.rows[0]["optimum"] or "{}").get(name)
-            best = NONE if optimum is None else percent(Estimate(optimum))
-            rows.append([f"{name}: {group.method}", percent(values[0]), percent(values[-1]), best])
+    for name, group in itertools.product(features(groups), groups):
+        optimum = json.loads(group.rows[0]["optimum"] or "{}").get(name)
+        ends = [percent(feature(group, name, at)) for at in (0, -1)]
+        rows.append([f"{name}: {group.method}", *ends, NONE if optimum is None else percent(Estimate(optimum))])
     head = ["feature: method", "start, %", "end, %", "optimum, %"]
     return Table(f"Features of held-out answers – {place}", head, rows)
 
@@ -182,11 +183,7 @@ def _parameters(group: RunGroup, suite: Suite) -> str:
     """The parameters that differ from their defaults, those that the trial sets, and the trial's learning rate."""
     row = group.rows[0]
     values = json.loads(row["objective"])
-    if not objectives.known(values["name"]):  # the file is data: `module:Class` is not imported for it
-        raise ValueError(
-            f"the results name the objective {values['name']!r}, which this suite does not have: remove these rows"
-        )
-    fields = objectives.get_class(values["name"]).model_fields
+    fields = objectives.get_class(suite.methods[group.method].objective["name"]).model_fields
     tried, lr = ({}, 1.0) if row["trial"] == NO_TRIAL else suite.trials(group.setting, group.method)[row["trial"]]
     own = {k: v for k, v in values.items() if k in fields and (v != fields[k].default or k in tried)}
     own |= {"lr": f"{lr:g} x"} if len(suite.tuning.lr_factors) > 1 else {}
@@ -208,7 +205,7 @@ def percent(value: Estimate | None, signed: bool = False) -> str:
 
 def number(value: Estimate | None) -> str:
     """An estimate with its interval."""
-    return _written(value, lambda v: "∞" if math.isinf(v) else short(v))
+    return _written(value, short)
 
 
 def _written(value: Estimate | None, form: Callable[[float], str]) -> str:
@@ -217,3 +214,108 @@ def _written(value: Estimate | None, form: Callable[[float], str]) -> str:
     if value.low is None or value.high is None:
         return form(value.value)
     return f"{form(value.value)} ({form(value.low)} to {form(value.high)})"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def write(rows: Sequence[Row], suite: Suite, path: str | Path) -> Path:
+    """Write the page."""
+    results = SuiteResults(rows, suite)
+    sections = [_tables("overview", "Overview", overview(results), notes(results))]
+    sections += _figures(results)
+    sections.append(_tables("tables", "Every task", details(results)))
+    html = document.document(
+        title=f"{suite.title} – fspo compare",
+        heading=suite.title,
+        lead="Methods compared",
+        main=document.render("sections.html", parts=sections),
+        footer="Written by fspo compare from results.parquet.",
+        links=[section.id for section in sections],
+    )
+    return replace_file(path, html)
+
+
+def plots(rows: Sequence[Row], suite: Suite) -> list[Plot]:
+    """Every figure of the page."""
+    return [plot for section in _figures(SuiteResults(rows, suite)) for plot in section.plots or () if plot]
+
+
+def _tables(name: str, title: str, tables: Sequence[Table], sentences: Sequence[str] = ()) -> Section:
+    return Section(name, title, document.render("tables.html", sentences=sentences, tables=tables))
+
+
+def _figures(results: SuiteResults) -> list[Section]:
+    """The sections of the page that have a figure."""
+    endpoint = results.suite.endpoint
+    measure = ENDPOINT_NAMES[endpoint].removesuffix(", %").capitalize()
+    summary, accuracy, clipping = [], [], []
+    for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
+        where = f" – {setting}" * (len(results.suite.settings) > 1) + f" – {kind}tasks" * bool(kind)
+        means = {method: mean_gain(results.of(method, setting, part), endpoint) for method in results.methods}
+        summary.append(_dots(results, f"{measure}, mean over tasks{where}", means))
+    for place, name in results.places.items():
+        groups = results.at(place)
+        curves = [_line(results, group.method, *accuracy_curve(group)) for group in groups]
+        accuracy.append(_chart(f"Held-out accuracy – {name}", curves, "step", "accuracy", top=1.0, zero=False))
+        rates = [_by_length(results, group) for group in groups if group.clipping is not None]
+        clipping.append(_chart(f"Clip rate against length – {name}", rates, "length (tokens)", "clip rate"))
+    intervals = "Intervals are over warm starts, or over seeds if there is only one. Axes need not start at 0."
+    sections = [
+        Section("summary", "Summary", lead=intervals, plots=summary),
+        Section("accuracy", "Held-out accuracy", lead="Means. A failed run keeps its last accuracy.", plots=accuracy),
+        Section("clipping", "Clip rate against length", lead="Pooled over seeds, Wilson's intervals.", plots=clipping),
+    ]
+    return [section for section in sections if any(section.plots or ())]
+
+
+def _dots(results: SuiteResults, title: str, values: dict[str, Estimate | None]) -> Plot | None:
+    """One dot per method, and a line at the reference."""
+    if all(value is None for value in values.values()):
+        return None
+    names = list(values)
+    lines = [replace(_line(results, name, [k + 0.5], [values[name]]), dots=True) for k, name in enumerate(names)]
+    reference = results.suite.reference
+    own = values.get(reference)
+    if own is not None:
+        colour, _ = _look(results, reference)
+        lines.append(Series("", [*range(len(names) + 1)], [own.value] * (len(names) + 1), colour=colour, dashed=True))
+    said = "; ".join(
+        f"{name}: {'no value' if value is None else in_words(value.value)}" for name, value in values.items()
+    )
+    svg = charts.line(title, f"{said}.", lines, "", "gain", zero=False, percent_axis=True, x_names=names, **SIZE)
+    return Plot(title, svg)
+
+
+def _chart(title: str, lines: Sequence[Series], x_label: str, y_label: str, **options: Any) -> Plot | None:
+    """A figure of rates, described to screen readers by the first and the last value of every line."""
+    if not lines:
+        return None
+    known = [(line.label, [y for y in line.y if y is not None]) for line in lines]
+    ends = "; ".join(f"{label} from {in_words(y[0])} to {in_words(y[-1])}" for label, y in known if y) + "."
+    return Plot(title, charts.line(title, ends, lines, x_label, y_label, percent_axis=True, **options, **SIZE))
+
+
+def _by_length(results: SuiteResults, group: RunGroup) -> Series:
+    assert group.clipping is not None
+    values = [Estimate(b.clip_rate, *b.clip_interval) for b in group.clipping.report.bins]
+    return replace(_line(results, group.method, group.clipping.middles, values), dots=True)
+
+
+def _line(results: SuiteResults, method: str, x: Sequence[float], values: Sequence[Estimate | None]) -> Series:
+    """A line in the colour of its method, with its interval."""
+    colour, dashed = _look(results, method)
+    y, low, high = ([v and v[k] for v in values] for k in range(3))
+    return Series(method, list(x), y, low, high, colour=colour, dashed=dashed)
+
+
+def _look(results: SuiteResults, method: str) -> tuple[int, bool]:
+    """The colour of a method, its objective's if no method before it has that, and whether its lines are dashed."""
+    looks: dict[str, tuple[int, bool]] = {}
+    for name, values in results.suite.methods.items():
+        dashed = len(looks) >= COLOURS
+        taken = {colour for colour, other in looks.values() if other == dashed}
+        own: int = objectives.get_class(values.objective["name"]).color
+        free = set(range(1, COLOURS + 1)) - taken
+        looks[name] = own if own in free else min(free, default=own), dashed
+    return looks[method]

@@ -1,26 +1,118 @@
-"""The measurements of a finished run: accuracy, stability, clipping at every length, and the spread of S.
+"""The results of a suite: what is measured of a finished run, and the file with one row per cell.
 
-Sums of S are over off-policy responses, clipping is over those of them that have a gradient (see `fspo.ratios`). Sums
-per length are stored instead of rows, so that runs can be pooled afterwards.
+A row has accuracy, stability, clipping at every length, and the spread of S. Sums of S are over off-policy responses,
+clipping is over those of them that have a gradient (see `fspo.ratios`). Sums per length are stored instead of rows, so
+that runs can be pooled afterwards. The file is complete after every write.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fspo import runs
-from fspo.comparisons.plan import Row
+from fspo.comparisons.plan import Row, current, key_of
+from fspo.files import replacing
 from fspo.runs import rows as run_rows
 
 SPANS = 40  # most points of a curve
 SPIKE, BEFORE = 3.0, 20  # a gradient norm above 3 times the median of the 20 steps before it is a spike
 CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "norm_clipped", "entropy")
+
+_FLOATS, _DOUBLES, _INTEGERS = pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.int32())
+_GAIN = pa.struct([
+    ("low", pa.float64()), ("high", pa.float64()), ("count", pa.int32()), ("start", pa.float64()),
+    ("final", pa.float64()),
+])  # fmt: skip
+
+SCHEMA = pa.schema([
+    *((name, pa.string()) for name in ("suite", "key", "phase", "task", "setting", "method")),
+    ("trial", pa.int32()), ("seed", pa.int32()), ("warm_start", pa.int32()),
+    ("schema", pa.int32()), *((name, pa.string()) for name in ("config", "objective", "advantage")),
+    *((name, pa.string()) for name in ("status", "error", "version", "commit", "torch")),
+    ("seconds", pa.float64()), ("cpu_seconds", pa.float64()),
+    ("eval_steps", _INTEGERS), ("eval_accuracy", _DOUBLES), ("eval_worst", _DOUBLES),
+    *((name, pa.float64()) for name in ("start", "final", "score", "peak", "auc", "worst")),
+    ("collapsed", pa.bool_()), ("spikes", pa.int32()),
+    ("length_first", pa.float64()), ("length_last", pa.float64()), ("skipped", pa.int32()),
+    ("steps", _INTEGERS), *((name, _FLOATS) for name in CURVES),
+    ("lengths", _INTEGERS), ("count", _INTEGERS), ("accepted", _DOUBLES),
+    ("all_count", _INTEGERS), ("total", _DOUBLES), ("square", _DOUBLES),
+    ("cosine_steps", _INTEGERS), *((name, _FLOATS) for name in ("cosine", "cosine_bound", "cosine_bound_full")),
+    ("gains", pa.list_(_GAIN)), ("features", pa.string()), ("optimum", pa.string()),
+])  # fmt: skip
+"""The columns: those of `Cell.labels`, of the cell's run (`run_cell`), and those of `outcome`."""
+
+NO_OUTCOME = {"suite", "key", "schema", "config", "objective", "seconds", "cpu_seconds", "version", "commit", "torch"}
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """The results file of a suite, and its rows in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[Row] = read(path) if path.is_file() else []
+        self._table = _table(self.rows)
+
+    def add(self, row: Row) -> None:
+        """Append a row; it is on disk when this returns."""
+        self._table = pa.concat_tables([self._table, _table([row])]).combine_chunks()
+        self.rows.append(as_stored(row))
+        self._write()
+
+    def put_first(self, rows: Iterable[Row]) -> None:
+        """Reorder the file: these rows in this order, then all others."""
+        rows = list(rows)
+        keys = {row["key"] for row in rows}
+        self.rows = rows + [row for row in self.rows if row["key"] not in keys]
+        self._table = _table(self.rows)
+        self._write()
+
+    def _write(self) -> None:
+        with replacing(self.path, flush=True) as scratch:
+            pq.write_table(self._table, scratch, compression="zstd")
+
+
+def as_stored(row: Row) -> Row:
+    """A row with the columns and the precision of the file."""
+    stored: Row = _table([row]).to_pylist()[0]
+    return stored
+
+
+def _table(rows: list[Row]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a results file or of the file in a folder, with the names and keys that they have now."""
+    path = path / "results.parquet" if path.is_dir() else path
+    try:
+        rows: list[Row] = pq.read_table(path).select(SCHEMA.names).cast(SCHEMA).to_pylist()
+    except (pa.ArrowException, KeyError, FileNotFoundError) as error:
+        raise ValueError(f"{path} is not a results file of this version: {' '.join(str(error).split())}") from None
+    for row in rows:
+        config = current(json.loads(row["config"]))
+        row |= {"config": json.dumps(config), "key": key_of(config, row["warm_start"], row["schema"])}
+    return rows
+
+
+def differences(old: Row, new: Row) -> list[str]:
+    """The outcome columns that differ; one that is null in the old row was measured later, and is not compared."""
+    names = sorted(name for name, value in old.items() if value is not None and name not in NO_OUTCOME)
+    return [name for name in names if json.dumps(old[name]) != json.dumps(new[name])]  # as text NaN equals itself
+
+
+# --- the measurements of a run ----------------------------------------------------------------------------------------
 
 
 def outcome(folder: Path, *, failed: bool = False) -> Row:
