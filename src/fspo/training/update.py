@@ -356,12 +356,12 @@ def measure_direction(
     batch = Batch.check(*inputs, totals, staleness)
     clipped, accepted = objective.per_response(batch)
     true = capped_ratio(batch.log_ratio, objective.exponent_cap)[0] * batch.row_advantages
-    g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].double() for v in (true, clipped))
+    g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].cpu().double() for v in (true, clipped))
     # Rescale by the least-squares factor; the bound is not scale-invariant.
-    scale = float((accepted.double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
+    scale = float((accepted.cpu().double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
     if not scale:
         return None
-    lengths = cut(batch.lengths.double().cpu().numpy(), bins)
+    lengths = cut(batch.lengths.cpu().double().numpy(), bins)
     index = torch.as_tensor(lengths.index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
     bins_with_shares = zip(lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
