@@ -6,6 +6,7 @@ Nothing heavy is imported before it is needed, so that these names can be offere
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from fspo import advantages
 from fspo.config import TrainConfig, parse, read, require_same_run
 from fspo.engines.verl import last_step
 from fspo.files import replace_file
-from fspo.runs import Observer, Run, require_engine
+from fspo.runs import Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
 from fspo.text import percent
 
@@ -112,7 +113,7 @@ def evaluate(
     if not isinstance(config, TrainConfig):
         changed_task = "task" in (config or {})
         config = read(None if run is None else run / "config.yaml", config or {})
-    source = str(model if run is None else weights_of(run) if run == folder else folder)
+    source = str(model if run is None else weights_of(run) if run == folder else _whole(folder))
     policy = load(source, device=config.model.device)
     set_threads(policy, config.model.threads)
     task = tasks.get(config.task if changed_task else config.eval_task)
@@ -138,18 +139,31 @@ def _run_of(folder: Path) -> Path | None:
     return run
 
 
-def weights_of(run: Path) -> Path:
-    """The folder of a run's last weights: its newest checkpoint, or what TRL saved, at the end or last.
+def _whole(folder: Path) -> Path:
+    """A checkpoint, or TRL's model; one that is not what was written is refused."""
+    from fspo.training import checkpoint
 
-    verl's are in shards, which verl itself has to merge.
+    if folder.name.startswith(checkpoint.PREFIX) and (problem := checkpoint.damage(folder)):
+        raise ValueError(f"the checkpoint {folder} is damaged ({problem}): give another, or the folder of the run")
+    return folder
+
+
+def weights_of(run: Path) -> Path:
+    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved, at the end or last.
+
+    A damaged checkpoint is passed over with a warning. verl's are in shards, which verl itself has to merge.
     """
     from fspo.training import checkpoint
 
     if step := last_step(run / "checkpoints"):
         return _merged(run / "checkpoints" / f"global_step_{step}")
+
+    def warn(text: str) -> None:
+        warnings.warn(text, RunWarning, stacklevel=2)
+
     saved = [path for path in (run / "checkpoints").glob("checkpoint-*") if path.name[11:].isdecimal()]
     of_trl = [*sorted(saved, key=lambda path: int(path.name[11:])), run / "model"]
-    last = checkpoint.latest(run / "checkpoints") or next((p for p in reversed(of_trl) if p.is_dir()), None)
+    last = checkpoint.latest(run / "checkpoints", warn) or next((p for p in reversed(of_trl) if p.is_dir()), None)
     if last is None:
         raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last
@@ -171,7 +185,7 @@ def _merged(checkpoint: Path) -> Path:
 
 # What a checkpoint holds for training only.
 LEFT_OUT = (
-    "optimizer.*", "optimizer-*", "scheduler.*", "state.json", "rng_state*",
+    "optimizer.*", "optimizer-*", "scheduler.*", "state.json", "checksums.json", "rng_state*",
     "trainer_state.json", "training_args.bin", "README.md",
 )  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_a_model_that_is_nowhere_is_one_sentence(
         (["report", "weights"], "is not a run folder"),
         (["train", "--out", "a-file"], "a-file cannot be used (File exists)"),
         (["train", "--out", "a-file/run"], "a-file/run cannot be used (Not a directory)"),
-        (["train", "model.device=cuda", "--out", "run"], "the local engine trains all weights in float32 on the CPU"),
+        (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
         (["train", "task=broken:Task", "--out", "run"], "the task 'broken:Task' cannot be loaded"),
         (["train", "task={name: [1]}"], "has no name"),
         (["train", "task=[3]"], "3 is not a part of a mixture"),

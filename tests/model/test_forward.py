@@ -61,11 +61,23 @@ def test_sequences_without_a_mask_equal_hugging_face(name: str, monkeypatch: pyt
 
 def test_a_long_answer_needs_memory_in_proportion_to_its_length() -> None:
     """The plan of 4,096 tokens holds indices only: a mask would take 64 MB."""
-    places = attention.plan([(0, 30, 0, 0), (30, 4096, 0, 30)], 4126, torch.float32)
+    places = attention.plan([(0, 30, 0, 0), (30, 4096, 0, 30)], 4126, torch.float32, torch.device("cpu"))
     held = [t for b in places.blocks for t in (b.queries, b.keys, b.padding, b.mask) if t is not None]
     assert sum(t.nbytes for t in held) < 100 * 4126
-    at_once = attention.plan([(0, 255, 0, 0), (255, 255, 0, 255)], 510, torch.float32)
+    at_once = attention.plan([(0, 255, 0, 0), (255, 255, 0, 255)], 510, torch.float32, torch.device("cpu"))
     assert all(b.mask is not None for b in at_once.blocks)
+
+
+@pytest.mark.parametrize("long", [attention.LONG, 4])
+def test_the_plain_attention_of_other_devices_equals_that_of_the_cpu(
+    long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "LONG", long)  # with masks only, and with long sequences that need none
+    policy, batch = make("qwen3"), ragged(5)
+    expected = logprobs(policy, batch).logprobs
+    monkeypatch.setattr("fspo.model.forward.attend", attention._attend_plainly)
+    torch.testing.assert_close(logprobs(policy, batch).logprobs, expected, rtol=0, atol=2e-5)
+    compare(policy, batch, values=2e-5, grads=1e-5)
 
 
 def test_the_prompt_is_computed_once_for_its_group() -> None:

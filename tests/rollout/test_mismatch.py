@@ -49,7 +49,7 @@ def learnt(config: TrainConfig) -> tuple[Answers, Tensor, list[Update], float]:
     old = policy_logprobs(policy, answers, 1.0, 10_000)
     noisy = old + 0.1 * torch.randn(old.shape, generator=generator)
     answers.sampler_logprobs = [row[:n] for row, n in zip(noisy.tolist(), answers.lengths, strict=True)]
-    again = Answers.from_json(answers.to_json())
+    again = Answers.from_json(answers.to_json(), policy.device)
     assert again.sampler_logprobs == answers.sampler_logprobs
     before = torch.cat([p.detach().flatten().clone() for p in policy.trainable()])
     updates = Learner(policy, objectives.get(**config.objective), config).learn(answers, 1)

@@ -70,9 +70,15 @@ def test_the_number_is_chosen_by_what_is_configured(small: list[str], monkeypatc
     assert processes.chosen(read(None, ["model.path=tiny:2x64"])) == 2
     assert processes.chosen(read(None, ["model.path=tiny:24x256"])) == 1
     assert processes.chosen(read(None, ["model.path=some/model"])) == 1
+    assert processes.chosen(read(None, ["model.path=tiny:2x64", "model.device=cuda"])) == 1
     assert processes.chosen(read(None, ["processes=3"])) == 3
     assert runtime.threads(10_000_000, cores=8, processes=3) == 2
     assert runtime.threads(10_000_000, cores=2, processes=3) == 1
+
+
+def test_several_processes_on_another_device_than_the_cpu_are_refused() -> None:
+    with pytest.raises(ValueError, match="use --engine trl or verl for several GPUs"):
+        processes.chosen(read(None, ["processes=2", "model.device=cuda:1"]))
 
 
 def test_a_class_that_only_this_process_has_trains_in_one(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A run folder: one writer, signals that save, checkpoints, and what a run refuses to load."""
+"""A run folder: one writer, signals that save, damaged checkpoints, full disks, and what a run refuses to load."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
+from safetensors import SafetensorError
 
 import fspo
 from fspo.api import export
 from fspo.config import read
-from fspo.runs import Metrics, RunWriter, locked, read_lines
-from fspo.training import stopping
+from fspo.runs import Metrics, Observer, RunWarning, RunWriter, Timing, locked, read_lines
+from fspo.training import checkpoint, stopping
 from fspo.training.loop import train
-from fspo.training.stopping import RunInterruptedError
+from fspo.training.stopping import RunInterruptedError, RunWriteError, writing
 from helpers.processes import Listener, fingerprint
 
 STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "log.cosine=2", "steps=5", "checkpoint.every=100"]
@@ -135,7 +137,42 @@ def test_a_folder_is_not_overwritten_and_a_failed_start_leaves_it_free(small: li
     assert (tmp_path / "samples.jsonl").read_text() == '{"prompt": "mine"}\n'
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
+# --- checkpoints and disks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "no checksums"])
+def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run: Path, damage: str) -> None:
+    whole, newest = fingerprint(run), run / "checkpoints" / "step-000004"
+    if damage == "flipped":
+        content = bytearray((newest / "optimizer.safetensors").read_bytes())
+        content[len(content) // 2] ^= 1
+        (newest / "optimizer.safetensors").write_bytes(content)
+    else:
+        (newest / ("model.safetensors" if damage == "missing" else checkpoint.CHECKSUMS)).unlink()
+    with pytest.warns(RunWarning, match="step-000004 is damaged .*: an older one is used"):
+        fspo.sample(run, ["ab"])
+    with pytest.raises(ValueError, match="step-000004 is damaged"):
+        fspo.sample(newest, ["ab"])
+    listener = Listener()
+    train(read(run / "config.yaml", []), run, resume=True, observer=listener)
+    (warning,) = listener.warnings
+    assert "step-000004 is damaged" in warning
+    assert fingerprint(run) == whole
+
+
+def test_a_damaged_checkpoint_does_not_displace_the_one_written_after_it(run: Path) -> None:
+    """With one checkpoint kept, and the run stopped again before it reaches the step of the damaged one."""
+    (run / "checkpoints" / "step-000004" / "state.json").write_text("{")
+    settings = ["checkpoint={every: 1, keep: 1}"]
+    with pytest.raises(RunInterruptedError):
+        train(read(run / "config.yaml", settings), run, resume=True, observer=Listener(signal.SIGTERM))
+    for name in ("step-abc", "step-12", "step-000009.txt"):  # which are no checkpoints
+        (run / "checkpoints" / name).mkdir()
+    assert checkpoint.latest(run / "checkpoints") == run / "checkpoints" / "step-000003"
+    assert checkpoint.steps(run / "checkpoints") == [3]
+    (run / "checkpoints" / "step-000003" / "state.json").write_text("{")
+    with pytest.raises(ValueError, match="there is no older one that is whole"):
+        train(read(run / "config.yaml", []), run, resume=True)
 
 
 def test_a_run_without_checkpoints_starts_again_with_a_word(run: Path) -> None:
@@ -144,6 +181,31 @@ def test_a_run_without_checkpoints_starts_again_with_a_word(run: Path) -> None:
     train(read(run / "config.yaml", []), run, resume=True, observer=listener)
     assert any("starts again from its first step" in text for text in listener.warnings)
     assert fingerprint(run) == whole
+
+
+def test_a_full_disk_is_one_sentence_that_says_what_is_saved(run: Path, small: list[str], tmp_path: Path) -> None:
+    class Full(Observer):
+        """Puts a file of the run on a device on which every write finds the disk full."""
+
+        def step(self, metrics: Metrics, timing: Timing) -> None:
+            if metrics.step == 3:
+                (tmp_path / "full" / "timings.jsonl").unlink()
+                (tmp_path / "full" / "timings.jsonl").symlink_to("/dev/full")
+
+    settings = read(run / "config.yaml", [])
+    with pytest.raises(RunWriteError, match=r"cannot be written \(No space left on device\); .* saved up to step 2"):
+        train(settings, tmp_path / "full", observer=Full())
+    (tmp_path / "full" / "timings.jsonl").unlink()
+    train(settings, tmp_path / "full", resume=True)
+    assert fingerprint(tmp_path / "full") == fingerprint(run)
+
+
+@pytest.mark.parametrize("kind", [SafetensorError, pl.exceptions.ComputeError])
+def test_the_full_disk_of_a_library_in_another_language(tmp_path: Path, kind: type[Exception]) -> None:
+    with pytest.raises(RunWriteError, match="nothing is saved yet"), writing(tmp_path):
+        raise kind("Error while serializing: No space left on device (os error 28)")
+    with pytest.raises(kind), writing(tmp_path):
+        raise kind("something else")
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

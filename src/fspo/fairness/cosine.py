@@ -124,4 +124,4 @@ def _flat_gradient(value: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
     gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
-    return torch.cat([g.detach().reshape(-1).double().cpu() for g in flat])
+    return torch.cat([g.detach().reshape(-1).cpu().double() for g in flat])

@@ -101,12 +101,12 @@ class Answers:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Answers:
+    def from_json(cls, values: dict[str, Any], device: torch.device) -> Answers:
         values = dict(values)
         values["rewards"] = [math.nan if r is None else r for r in values["rewards"]]
         for name in ("reference", "old"):
             if values[name] is not None:
-                values[name] = torch.tensor(values[name], dtype=torch.float32)
+                values[name] = torch.tensor(values[name], dtype=torch.float32, device=device)
         return cls(**values)
 
 

@@ -49,7 +49,9 @@ class AttentionPlan:
     shared_row: Tensor  # the packed rows that those keys come from
 
 
-def plan(sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype) -> AttentionPlan:
+def plan(
+    sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torch.dtype, device: torch.device
+) -> AttentionPlan:
     """The plan of a batch of `total` packed rows.
 
     `sequences` are (first packed row, length, first row of the prefix, prefix length).
@@ -80,9 +82,11 @@ def plan(sequences: Sequence[tuple[int, int, int, int]], total: int, dtype: torc
         shared_row.append(keys[shared])
         query_base += queries.numel()
         key_base += keys.numel()
-        padding = (~own).flatten().nonzero().squeeze(1)
-        blocks.append(Block(rows, queries.flatten(), keys.flatten(), padding, mask))
-    return AttentionPlan(tuple(blocks), query_index, key_index, torch.cat(shared_index), torch.cat(shared_row))
+        padding = (~own).flatten().nonzero().squeeze(1).to(device)
+        mask = None if mask is None else mask.to(device)
+        blocks.append(Block(rows, queries.flatten().to(device), keys.flatten().to(device), padding, mask))
+    indices = (query_index, key_index, torch.cat(shared_index), torch.cat(shared_row))
+    return AttentionPlan(tuple(blocks), *(t.to(device) for t in indices))
 
 
 def _causal(sequence: tuple[int, int, int, int]) -> bool:
@@ -141,12 +145,34 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
     """Packed queries (N, heads, size), keys and values (N, kv heads, size), without rotation -> (N, heads * size)."""
-    out: Tensor = _Attention.apply(q, k, v, cos, sin, plan)  # type: ignore[no-untyped-call]
-    return out
+    if q.device.type == "cpu":
+        out: Tensor = _Attention.apply(q, k, v, cos, sin, plan)  # type: ignore[no-untyped-call]
+        return out
+    return _attend_plainly(q, k, v, cos, sin, plan)
+
+
+def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    """The same in differentiable operations, for devices other than the CPU."""
+    half = q.shape[-1] // 2
+
+    def turned(x: Tensor) -> Tensor:
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+    q, k = turned(q), turned(k)
+    outs = []
+    for block in plan.blocks:
+        qb, kb, vb = (
+            x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
+            for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
+        )
+        causal = block.mask is None
+        out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, is_causal=causal, enable_gqa=True)
+        outs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
+    return torch.cat(outs).index_select(0, plan.query_index)
 
 
 class _Attention(torch.autograd.Function):
-    """A token's gradient is gathered from its one position in a block; only the gradients of shared
+    """The CPU path. A token's gradient is gathered from its one position in a block; only the gradients of shared
     prompt keys and values are added up. Autograd's own gather would zero and add a full tensor per block."""
 
     @staticmethod

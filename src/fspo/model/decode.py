@@ -66,12 +66,12 @@ class FamilyDecoder:
 
     def __init__(self, parts: Family, positions: int, threads: int) -> None:
         """`positions` is the longest prompt with its answer."""
-        self.parts, self.threads = parts, threads
+        self.parts, self.device, self.threads = parts, parts.embedding.device, threads
         self.weights = [_Weights(parts, layer) for layer in parts.layers]
-        cos, sin = parts.rotary_tables(torch.arange(positions))
+        cos, sin = parts.rotary_tables(torch.arange(positions, device=self.device))
         self.cos, self.sin = cos, sin[:, : parts.head_size // 2].contiguous()
         self.cohorts: list[Cohort] = []
-        self.position = torch.zeros(0, dtype=torch.long)  # of each lane's next token
+        self.position = torch.zeros(0, dtype=torch.long, device=self.device)  # of each lane's next token
         self.layer_bytes = 2 * parts.kv_heads * parts.head_size * parts.embedding.element_size()
         self.token_bytes = len(parts.layers) * self.layer_bytes
 
@@ -83,12 +83,12 @@ class FamilyDecoder:
         sequences = [(end - n, n, 0, 0) for end, n in zip(ends.tolist(), lengths, strict=True)]
         cache: list[tuple[Tensor, Tensor]] = []
         ids, positions = [i for p in prompts for i in p], [j for n in lengths for j in range(n)]
-        x = trunk(parts, ids, positions, sequences, cache)
-        rows = torch.tensor(group)
+        x = trunk(parts, ids, positions, sequences, self.device, cache)
+        rows = torch.tensor(group, device=self.device)
         self.cohorts.append(prompt_cohort(lengths, cache, rows))
-        self.position = torch.cat((self.position, torch.tensor(lengths)[rows]))
+        self.position = torch.cat((self.position, torch.tensor(lengths, device=self.device)[rows]))
         self._join_neighbours()
-        h = rms_norm(x[ends - 1], parts.norm, parts.eps)
+        h = rms_norm(x[(ends - 1).to(self.device)], parts.norm, parts.eps)
         return (parts.head @ h.t()).index_select(1, rows)
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -191,17 +191,17 @@ class Cohort:
         self.values: list[Tensor] = []
         first = prompt_keys[0]
         self.kv_heads, self.longest = first.shape[1], first.shape[2]
-        zero = first.new_zeros(())
-        lengths = torch.tensor(prompt_lengths)
+        device, zero = group.device, first.new_zeros(())
+        lengths = torch.tensor(prompt_lengths, device=device)
         self.prompt_mask: Tensor | None = None
         if min(prompt_lengths) < self.longest:
-            padding = torch.arange(self.longest) >= lengths.unsqueeze(1)
+            padding = torch.arange(self.longest, device=device) >= lengths.unsqueeze(1)
             self.prompt_mask = torch.where(padding, -torch.inf, zero)[:, None, None]
         self.shift = torch.zeros_like(group) if shift is None else shift
         widest = 0 if shift is None else int(shift.max())
         self.shift_mask: Tensor | None = None
         if widest:
-            before = torch.arange(widest) < self.shift.unsqueeze(1)
+            before = torch.arange(widest, device=device) < self.shift.unsqueeze(1)
             self.shift_mask = torch.where(before, -torch.inf, zero)[:, None, None]
         self._arrange()
 
@@ -245,13 +245,13 @@ class Cohort:
         width = int(counts.max())
         order = group.argsort(stable=True)
         first = counts.cumsum(0) - counts
-        within = torch.arange(len(order)) - first[group[order]]
-        heads = torch.arange(kv)
+        within = torch.arange(len(order), device=order.device) - first[group[order]]
+        heads = torch.arange(kv, device=order.device)
         spots = ((group[order] * kv).unsqueeze(1) + heads) * width + within.unsqueeze(1)  # (rows, kv)
         rows = (order * kv).unsqueeze(1) + heads
-        self.slots = torch.zeros(prompts * kv * width, dtype=torch.long)
+        self.slots = torch.zeros(prompts * kv * width, dtype=torch.long, device=order.device)
         self.slots[spots.flatten()] = rows.flatten()
-        self.slot_index = torch.empty(len(order) * kv, dtype=torch.long)
+        self.slot_index = torch.empty(len(order) * kv, dtype=torch.long, device=order.device)
         self.slot_index[rows.flatten()] = spots.flatten()
 
     def _take(self, parts: Sequence[tuple[Cohort, Tensor | None]], t: int) -> None:
@@ -315,7 +315,7 @@ def join(parts: Sequence[tuple[Cohort, Tensor | None]]) -> Cohort:
 def prompt_cohort(lengths: list[int], cache: Any, group: Tensor) -> Cohort:
     """A cohort of answers without a token, from each layer's packed keys and values (tokens, kv heads, head size)."""
     longest = max(lengths)
-    where = torch.tensor([i * longest + j for i, n in enumerate(lengths) for j in range(n)])
+    where = torch.tensor([i * longest + j for i, n in enumerate(lengths) for j in range(n)], device=group.device)
     padded: tuple[list[Tensor], list[Tensor]] = ([], [])
     for layer in cache:
         for out, packed in zip(padded, layer, strict=True):

@@ -2,8 +2,8 @@
 
 Llama (and SmolLM2), Qwen2 and Qwen3 share one structure: RMSNorm, rotary positions, grouped-query attention and SwiGLU,
 with or without biases and norms on queries and keys, and a tied head. This package computes them with its own code on
-the parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture,
-and a model on a GPU, can be sampled and evaluated, but not trained here.
+the parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture
+can be sampled and evaluated, but not trained here.
 
 The old log-probs come from this forward as well: sampling with a KV cache differs from it by rounding (about 1e-3 in
 low precision), which is more than the whole clip range of a length-normalised objective.
@@ -57,9 +57,9 @@ class Family:
 
 
 def family(policy: Policy) -> Family | None:
-    """The model's parts, or None if this package does not compute it: another architecture, adapters, or a GPU."""
+    """The model's parts, or None if this package does not compute it: another architecture, or adapters."""
     base = policy.model
-    if type(base).__name__ not in ARCHITECTURES or policy.device.type != "cpu":
+    if type(base).__name__ not in ARCHITECTURES:
         return None
     config = base.config
     projections = {name: part for name, part in base.model.layers.named_modules() if name.endswith("_proj")}
@@ -96,8 +96,8 @@ def require_family(policy: Policy) -> Family:
     parts = family(policy)
     if parts is None:
         raise ValueError(
-            f"the local engine does not train {policy.spec!r} ({type(policy.model).__name__} on {policy.device}): use "
-            "a Llama, Qwen2 or Qwen3 without adapters on the CPU, or train with --engine trl or verl"
+            f"the local engine does not train {policy.spec!r} ({type(policy.model).__name__}): use a Llama, Qwen2 or "
+            "Qwen3 without adapters, or train with --engine trl or verl"
         )
     return parts
 
@@ -144,10 +144,10 @@ class LogProbs(NamedTuple):
 def logprobs(policy: Policy, batch: Answers, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
     """Log-probs of all completion tokens at the sampling temperature, differentiable with respect to the model."""
     parts = require_family(policy)
-    hidden, targets = _packed(parts, batch)
+    hidden, targets = _packed(parts, batch, policy.device)
     flat, entropy = token_logprobs(hidden, parts.head, targets, temperature, with_entropy)
-    lengths = torch.tensor(batch.lengths)
-    mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    lengths = torch.tensor(batch.lengths, device=flat.device)
+    mask = torch.arange(int(lengths.max()), device=flat.device) < lengths.unsqueeze(1)
     return LogProbs(_unpack(flat, mask), mask, None if entropy is None else _unpack(entropy, mask))
 
 
@@ -155,7 +155,7 @@ def _unpack(flat: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _packed(parts: Family, batch: Answers) -> tuple[Tensor, Tensor]:
+def _packed(parts: Family, batch: Answers, device: torch.device) -> tuple[Tensor, Tensor]:
     """Final hidden states that predict the completion tokens, (tokens, D), and those tokens.
 
     The first token of a completion is predicted from the last token of the prompt; the last token of a completion
@@ -182,9 +182,9 @@ def _packed(parts: Family, batch: Answers) -> tuple[Tensor, Tensor]:
         ids += completion[:-1]
         positions += range(prompt_length, prompt_length + length)
 
-    x = trunk(parts, ids, positions, sequences)
-    chosen = x.index_select(0, torch.tensor(predictors))
-    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets)
+    x = trunk(parts, ids, positions, sequences, device)
+    chosen = x.index_select(0, torch.tensor(predictors, device=device))
+    return rms_norm(chosen, parts.norm, parts.eps), torch.tensor(targets, device=device)
 
 
 def trunk(
@@ -192,6 +192,7 @@ def trunk(
     ids: list[int],
     positions: list[int],
     sequences: list[tuple[int, int, int, int]],
+    device: torch.device,
     cache: list[tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """Hidden states (N, D) of packed tokens before the last norm; `sequences` as `attention.plan` takes them.
@@ -199,9 +200,9 @@ def trunk(
     When `cache` is given, each layer's rotated keys and values (N, kv heads, head size) are appended to it.
     """
     n = len(ids)
-    x: Tensor = parts.embed(torch.tensor(ids))
-    cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions)))
-    layout = plan(sequences, n, x.dtype)
+    x: Tensor = parts.embed(torch.tensor(ids, device=device))
+    cos, sin = (t.to(x.dtype).unsqueeze(1) for t in parts.rotary_tables(torch.tensor(positions, device=device)))
+    layout = plan(sequences, n, x.dtype, device)
     for layer in parts.layers:
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, parts.eps)
@@ -312,7 +313,7 @@ class _Head(torch.autograd.Function):
         d_weight = torch.empty_like(weight) if need_weight else None
         spans = _spans(n, vocabulary)
         buffer = scaled.new_empty(n * (spans[0][1] - spans[0][0])) if kept is None else None
-        rows = torch.arange(n)
+        rows = torch.arange(n, device=targets.device)
         for a, b in spans:
             if buffer is None:
                 p = (kept[n * a : n * b].view(n, b - a) - lse).exp_()

@@ -58,8 +58,11 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
                 HfApi().model_info(spec, timeout=10)  # fails at once, where a loader asks the hub many times over
             model = AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32, trust_remote_code=False)
             tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=False)
-    with _reading(f"{spec} on {device}"):
+    try:
         model.to(torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(f"model.device = {device!r} cannot be used ({reason}): set model.device=cpu") from None
     model.eval()  # with dropout the log-probs for training would differ from those that the tokens were sampled with
     return Policy(model, tokenizer, spec, end_ids(model, tokenizer))
 
@@ -75,7 +78,7 @@ def _reading(spec: str) -> Iterator[None]:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"the model {spec!r} cannot be loaded ({type(error).__name__}: {reason}): check the spelling of its folder "
-            "or hub name, that its files are whole and those of a causal language model, and model.device"
+            "or hub name, and that its files are whole and those of a causal language model"
         ) from error
 
 

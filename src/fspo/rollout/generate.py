@@ -3,7 +3,7 @@
 Each prompt is computed once. Answers run side by side in lanes, leave when they end, and others take their lane. There
 are as many lanes as fit into the memory for keys and values if every answer takes its limit.
 
-A model that is not of the Llama family, has adapters or is on a GPU is sampled by transformers' own `generate`.
+A model that is not of the Llama family or has adapters is sampled by transformers' own `generate`.
 """
 
 from __future__ import annotations
@@ -185,12 +185,14 @@ class Lanes:
         """At most `rows` answers run at once; each draws from its own of the streams of `seed`."""
         self.decoder, self.prompts, self.group, self.limit, self.rows = decoder, prompts, group, limit, rows
         self.temperature, self.seed, self.streams = temperature, seed, streams
-        self.eos = torch.tensor(eos_ids, dtype=torch.long)
+        # Tokens are chosen with float64, which MPS does not have.
+        self.device = torch.device("cpu") if decoder.device.type == "mps" else decoder.device
+        self.eos = torch.tensor(eos_ids, dtype=torch.long, device=self.device)
         self.tokens: list[list[int]] = [[] for _ in group]
         self.finished = [False] * len(group)
         self.waiting = deque(range(len(group)))
         self.lanes: list[int] = []  # the answer of each lane
-        self.alive = torch.zeros(0, dtype=torch.bool)
+        self.alive = torch.zeros(0, dtype=torch.bool, device=self.device)
         self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last look
         self.ends: dict[int, int] = {}  # of ended lanes: how many of the columns count
 
@@ -200,12 +202,12 @@ class Lanes:
         while self.lanes:
             if len(self.columns) == SPAN:
                 self._look()
-            token = choose(logits, self.numbers[len(self.columns)], self.temperature)
+            token = choose(logits.to(self.device), self.numbers[len(self.columns)], self.temperature)
             self.columns.append(token)
             self._end(token)
             if len(self.lanes) - len(self.ends) <= SHRINK * len(self.lanes):
                 token = self._keep_running(token)
-            parts = [self.decoder.step(token)] if self.lanes else []
+            parts = [self.decoder.step(token.to(self.decoder.device))] if self.lanes else []
             if self.waiting and self.rows - len(self.lanes) >= min(REFILL, self.rows):
                 parts.append(self._admit())
             logits = parts[0] if len(parts) == 1 else torch.cat([*parts, logits[:, :0]], 1)
@@ -229,7 +231,7 @@ class Lanes:
         self.lanes = [self.lanes[i] for i in kept.tolist()]
         self.ends = {}
         self.alive = self.alive[kept]
-        self.decoder.keep(kept)
+        self.decoder.keep(kept.to(self.decoder.device))
         self._refresh()
         return token[kept]
 
@@ -247,8 +249,8 @@ class Lanes:
         """Random numbers for the next steps, and how many steps are left before an answer reaches the limit."""
         counts = [len(self.tokens[i]) for i in self.lanes]
         self.left = self.limit - max(counts, default=0)
-        self.start = torch.tensor(counts, dtype=torch.long)
-        streams = torch.tensor([self.streams[i] for i in self.lanes], dtype=torch.long)
+        self.start = torch.tensor(counts, dtype=torch.long, device=self.device)
+        streams = torch.tensor([self.streams[i] for i in self.lanes], dtype=torch.long, device=self.device)
         self.numbers = uniforms(self.seed, streams, self.start, SPAN)
 
     def _admit(self) -> Tensor:

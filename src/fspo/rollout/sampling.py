@@ -33,8 +33,8 @@ def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
     Each number is a function of the seed, the answer and the position (splitmix64), so streams need no memory and an
     answer draws the same numbers whatever is sampled beside it.
     """
-    keys = _mix(_mix(torch.tensor(seed % 2**63)) + answers * WEYL)
-    position = start + torch.arange(1, count + 1).unsqueeze(1)
+    keys = _mix(_mix(torch.tensor(seed % 2**63, device=answers.device)) + answers * WEYL)
+    position = start + torch.arange(1, count + 1, device=answers.device).unsqueeze(1)
     return _shift(_mix(keys + position * WEYL), 11).double().mul_(2.0**-53)
 
 
@@ -70,7 +70,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     target = uniform * sums.sum(0)
     block = _invert(sums, target)
     before = torch.where(block > 0, sums.cumsum(0).gather(0, (block - 1).clamp_min(0).unsqueeze(0))[0], 0.0)
-    offsets = torch.arange(BLOCK).unsqueeze(1)
+    offsets = torch.arange(BLOCK, device=p.device).unsqueeze(1)
     index = (block * BLOCK + offsets).clamp_max(vocabulary - 1)
     inside = p.gather(0, index).double().masked_fill_(block * BLOCK + offsets >= vocabulary, 0.0)
     return block * BLOCK + _invert(inside, target - before)

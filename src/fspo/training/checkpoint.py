@@ -1,16 +1,19 @@
 """Checkpoints: atomic, without pickle, the last few kept.
 
-A checkpoint is a folder that holds the model as any Hugging Face tool reads it, the optimiser's moments, and a small
-JSON with the answers that wait to be trained on. It is written under another name, flushed to disk, and renamed: a
-folder with the right name is whole.
+A checkpoint is a folder that holds the model as any Hugging Face tool reads it, the optimiser's moments, the answers
+that wait to be trained on, a small JSON, and the checksums of all of them. It is written under another name, flushed
+to disk, and renamed: a folder with the right name was whole when it was written, and the checksums say whether it
+still is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from fspo.files import sync
 from fspo.model.loading import Policy, save
 
 PREFIX = "step-"
+CHECKSUMS = "checksums.json"  # SHA-256 of every other file
 
 
 @dataclass
@@ -48,10 +52,42 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(rf"{PREFIX}([0-9]{{6,}})", name)))
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest checkpoint, if there is one."""
-    known = steps(folder)
-    return path_of(folder, known[-1]) if known else None
+def latest(folder: Path, warn: Callable[[str], None] | None = None) -> Path | None:
+    """The newest checkpoint whose files are all as they were written; `warn` gets a sentence about each damaged one.
+
+    Where every checkpoint is damaged there is nothing to go on from, and that is an error.
+    """
+    problems = []
+    for step in reversed(steps(folder)):
+        path = path_of(folder, step)
+        problem = damage(path)
+        if problem is None:
+            return path
+        problems.append(f"the checkpoint {path} is damaged ({problem})")
+        if warn is not None:
+            warn(f"{problems[-1]}: an older one is used")
+    if problems:
+        raise ValueError(f"{problems[0]}, and there is no older one that is whole: start again in another folder")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the files of a checkpoint; None if they are what was written."""
+    try:
+        wanted: dict[str, str] = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f"{CHECKSUMS} is missing or cannot be read"
+    for name, digest in wanted.items():
+        if not (path / name).is_file():
+            return f"{name} is missing"
+        if _digest(path / name) != digest:
+            return f"{name} is not what was written"
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, keep: int) -> Path:
@@ -72,12 +108,20 @@ def write(folder: Path, state: State, policy: Policy, optimizer: torch.optim.Opt
             moments[f"{i}.{key}"] = value.detach().contiguous()
     save_file(moments, scratch / "optimizer.safetensors")
     (scratch / "state.json").write_text(json.dumps(vars(state)))
-    for path in (*(file for file in scratch.rglob("*") if file.is_file()), scratch):
+    files = sorted(file for file in scratch.rglob("*") if file.is_file())
+    digests = {str(file.relative_to(scratch)): _digest(file) for file in files}
+    (scratch / CHECKSUMS).write_text(json.dumps(digests, indent=1))
+    for path in (*files, scratch / CHECKSUMS, scratch):
         sync(path)
+    if target.exists():
+        shutil.rmtree(target)
     os.replace(scratch, target)
     sync(folder)
-    for step in steps(folder)[:-keep]:
-        shutil.rmtree(path_of(folder, step))
+    known = steps(folder)
+    kept = [step for step in known if step <= state.step][-keep:]
+    for step in known:  # later ones are damaged, or the run would have gone on from them
+        if step not in kept:
+            shutil.rmtree(path_of(folder, step))
     return target
 
 

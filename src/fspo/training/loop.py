@@ -38,7 +38,7 @@ from fspo.training import checkpoint, processes
 from fspo.training.collect import collect
 from fspo.training.evaluate import SOLVED, evaluate
 from fspo.training.processes import Team
-from fspo.training.stopping import RunInterruptedError, interrupts
+from fspo.training.stopping import RunInterruptedError, interrupts, writing
 from fspo.training.update import Learner
 from fspo.training.warmup import warm_start
 
@@ -60,13 +60,13 @@ def train(
             "objective.mismatch corrects for a sampler whose log-probs differ from the trainer's, and the local engine "
             "samples with the trainer's own: leave it out, set rollout.precision, or train with --engine trl or verl"
         )
-    if config.model.lora is not None or (config.model.dtype, config.model.device) != ("float32", "cpu"):
+    if config.model.lora is not None or config.model.dtype != "float32":
         raise ValueError(
-            "the local engine trains all weights in float32 on the CPU: leave model.lora, model.dtype and model.device "
-            "out, or train with --engine trl or verl"
+            "the local engine trains all weights in float32: leave model.lora and model.dtype out, or train with "
+            "--engine trl or verl"
         )
     config = config.model_copy(update={"processes": processes.chosen(config)})
-    with claimed(folder, resume=resume), processes.assembled(config, folder) as team:
+    with writing(folder), claimed(folder, resume=resume), processes.assembled(config, folder) as team:
         return run(config, folder, team, observer or Observer(), handle_signals=handle_signals)
 
 
@@ -97,12 +97,13 @@ class _Training:
             checkpoint.clean(checkpoints)
         self.task, self.held_out = tasks.get(config.task), tasks.get(config.eval_task)
         start = config.model.path if config.warmup is None else warm_start(config, self.task, observer.warmup, team)
-        saved = team.broadcast(checkpoint.latest(checkpoints) if team.is_main else None)
-        self.policy = load(start if saved is None else str(saved), seed=config.seed)
+        saved = team.broadcast(checkpoint.latest(checkpoints, observer.warn) if team.is_main else None)
+        device = config.model.device
+        self.policy = load(start if saved is None else str(saved), device=device, seed=config.seed)
         self.policy.spec = start
         threads = set_threads(self.policy, config.model.threads, team.size)
         self.objective = objectives.get(**config.objective)
-        self.reference = load(start) if self.objective.kl is not None else None
+        self.reference = load(start, device=device) if self.objective.kl is not None else None
         self.learner = Learner(self.policy, self.objective, config, team)
         self.state = checkpoint.State()
         if saved is not None:
@@ -111,7 +112,7 @@ class _Training:
         elif team.is_main and (folder / "metrics.jsonl").is_file():
             observer.warn(f"{folder} has no checkpoint yet: the run starts again from its first step")
         # Rollouts that are not trained on yet, with rollout.staleness.
-        self.waiting = [Answers.from_json(values) for values in self.state.waiting]
+        self.waiting = [Answers.from_json(values, self.policy.device) for values in self.state.waiting]
         self.scorer = stack.enter_context(Scorer(self.task, **config.scoring.model_dump()))
         self.eval_scorer = self.scorer
         if config.eval.task is not None:

@@ -131,15 +131,20 @@ class ProcessTeam(Team):
 
 def chosen(config: TrainConfig) -> int:
     """How many processes a run has: as configured, or for 0 what suits the model and the machine."""
-    here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
-    if config.processes > 1 and here:
-        raise ValueError(
-            f"processes = {config.processes} is not possible while {here[0]!r} is only known to this process: write "
-            "module:Class, or set processes=1"
-        )
-    if config.processes or here:
+    alone = _alone(config)
+    if config.processes > 1 and alone:
+        raise ValueError(f"processes = {config.processes} is not possible {alone}")
+    if config.processes or alone:
         return config.processes or 1
     return runtime.processes(runtime.parameters(config.model.path), prompts=config.rollout.prompts)
+
+
+def _alone(config: TrainConfig) -> str | None:
+    """The reason why several processes are unsupported and what to set, or None."""
+    if config.model.device != "cpu":
+        return f"with model.device={config.model.device}: set processes=1, or use --engine trl or verl for several GPUs"
+    here = settings.only_here(name for s in (config.objective, config.task, config.eval_task) for name in names_in(s))
+    return f"while {here[0]!r} is only known to this process: write module:Class, or set processes=1" if here else None
 
 
 # --- the main process -----------------------------------------------------------------------------------------------

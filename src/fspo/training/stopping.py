@@ -1,17 +1,25 @@
-"""How a run ends before its last step: a signal lets the step finish and be saved."""
+"""How a run ends before its last step: a signal lets the step finish and be saved; a full disk is one sentence."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+import polars
+from safetensors import SafetensorError
 
 from fspo.runs import Observer
 from fspo.runtime import SIGNALS
+from fspo.training import checkpoint
 
 ECHO = 0.5  # seconds after a signal in which another one is the same request
+_UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM)
 
 
 class RunInterruptedError(Exception):
@@ -20,6 +28,10 @@ class RunInterruptedError(Exception):
     def __init__(self, step: int, signal_number: int = signal.SIGINT) -> None:
         super().__init__(f"stopped after step {step}")
         self.step, self.signal_number = step, int(signal_number)
+
+
+class RunWriteError(ValueError):
+    """The run folder cannot be written; the message says what is saved."""
 
 
 @contextmanager
@@ -54,3 +66,21 @@ def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full or read-only disk raises a RunWriteError of one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError, polars.exceptions.PolarsError) as error:
+        # Libraries that write in other languages give only the system's text.
+        reason = next((os.strerror(code) for code in _UNWRITABLE if os.strerror(code) in str(error)), None)
+        file = Path(getattr(error, "filename", None) or folder).absolute()
+        if reason is None or not (file.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(file)):
+            raise
+        saved = checkpoint.steps(folder / "checkpoints") if folder.is_dir() else []
+        kept = f"the run is saved up to step {saved[-1]}" if saved else "nothing is saved yet"
+        raise RunWriteError(
+            f"{folder} cannot be written ({reason}); {kept}: mend that, then go on with --resume"
+        ) from None

@@ -49,8 +49,9 @@ class Learner:
         self.policy, self.objective, self.config, self.team = policy, objective, config, team or Team()
         self.parameters = policy.trainable()
         self.norm_limit = NormLimit(settings)
+        fused = policy.device.type in ("cpu", "cuda")
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused
         )
 
     def learn(self, answers: Answers, step: int) -> list[Update]:
@@ -109,10 +110,10 @@ class Learner:
         mine = policy_logprobs(policy, answers.select(own), temperature, budget) if own else None
         if self.team.size == 1 and mine is not None:
             return mine
-        parts = [part for part in self.team.gather(mine) if part is not None]
+        parts = [part for part in self.team.gather(None if mine is None else mine.cpu()) if part is not None]
         width = max(answers.lengths)
         padded = [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts]
-        return torch.cat(padded)
+        return torch.cat(padded).to(policy.device)
 
     def _needed(self, answers: Answers, rows: list[int]) -> list[int]:
         """Rows to run forward: all, or only rows with nonzero advantage."""
@@ -131,7 +132,7 @@ class Learner:
         measured = (compare, update) if compare is not None and self.team.is_main else None
         mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
         if staleness == 0:
-            mine.old = answers.old[own]
+            mine.old = answers.old[own].cpu()
         parts = self.team.gather(mine)
         if staleness == 0 and self.team.size > 1:
             answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
@@ -221,8 +222,8 @@ class Learner:
             now = policy_logprobs(self.policy, answers.select(own), self.config.rollout.temperature, budget)
         if now is not None:
             assert answers.old is not None
-            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths)[own]
-            mask = torch.arange(now.shape[1]) < lengths.unsqueeze(1)
+            old, lengths = answers.old[own, : now.shape[1]], torch.tensor(answers.lengths, device=now.device)[own]
+            mask = torch.arange(now.shape[1], device=now.device) < lengths.unsqueeze(1)
             finite = torch.isfinite(now[mask]).all()
             sums = Totals.of(now, old, mask).vector() if finite else [math.nan] * len(sums)
         return Totals.from_vector(self.team.total(sums)), out
@@ -243,7 +244,7 @@ def policy_logprobs(policy: Policy, answers: Answers, temperature: float, token_
         values = logprobs(policy, part, temperature).logprobs
         if result is None:
             result = values.new_zeros(len(answers), max(answers.lengths))
-        result[indices, : values.shape[1]] = values
+        result[indices.to(result.device), : values.shape[1]] = values
     assert result is not None
     return result
 
@@ -265,8 +266,8 @@ class _Part:
 
     def add(self, result: Output, indices: Tensor, share: float) -> None:
         """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
-        self.log_ratio[indices] = result.log_ratio.double()
-        self.accepted[indices] = result.accepted.double()
+        self.log_ratio[indices] = result.log_ratio.cpu().double()
+        self.accepted[indices] = result.accepted.cpu().double()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value
         self.loss += float(result.loss.detach())
@@ -355,12 +356,12 @@ def measure_direction(
     batch = Batch.check(*inputs, totals, staleness)
     clipped, accepted = objective.per_response(batch)
     true = capped_ratio(batch.log_ratio, objective.exponent_cap)[0] * batch.row_advantages
-    g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].double() for v in (true, clipped))
+    g, h = (torch.autograd.grad(v.sum(), batch.logprobs, retain_graph=True)[0].cpu().double() for v in (true, clipped))
     # Rescale by the least-squares factor; the bound is not scale-invariant.
-    scale = float((accepted.double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
+    scale = float((accepted.cpu().double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
     if not scale:
         return None
-    lengths = cut(batch.lengths.double().cpu().numpy(), bins)
+    lengths = cut(batch.lengths.cpu().double().numpy(), bins)
     index = torch.as_tensor(lengths.index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
     bins_with_shares = zip(lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)

@@ -56,7 +56,7 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
     home = os.environ.get("FSPO_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fspo"
     folder = Path(home) / "warm" / hashlib.sha256(json_text(settings).encode()).hexdigest()[:16]
     if not team.broadcast((folder / "warmup.json").is_file()):
-        policy = load(config.model.path, seed=config.seed)
+        policy = load(config.model.path, device=config.model.device, seed=config.seed)
         set_threads(policy, config.model.threads, team.size)
         with Scorer(task, **config.scoring.model_dump()) as scorer:
             history = fit(
