@@ -43,7 +43,7 @@ CASES: dict[str, list[str]] = {
     "one row": ["rollout.prompts=1", "rollout.group=2", "update.minibatches=1"],
     "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
 }
-SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise_by_length: 0.8}", "rollout.prompts=6", "rollout.group=4",
+SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6", "rollout.group=4",
          "rollout.max_new_tokens=6", "update.minibatches=2", "update.lr=0.01", "update.schedule=constant",
          "log.cosine=1"]  # fmt: skip
 

@@ -95,11 +95,11 @@ def test_examples_and_noise_are_the_same_in_every_process() -> None:
     code = f"""
 import json, fspo.tasks as t
 prompts = [t.get(n).example(s, i).prompt for n in {NAMES} for s in t.SPLITS for i in (0, 7)]
-noisy = t.get({{"name": "sort", "noise_by_length": 0.9}})
+noisy = t.get({{"name": "sort", "noise": 0.5}})
 print(json.dumps([prompts, [noisy.score(noisy.example("train", i), x) for i in range(30) for x in "ab"]]))
 """
     here = [tasks.get(n).example(s, i).prompt for n in NAMES for s in SPLITS for i in (0, 7)]
-    task, other = (tasks.get({"name": "sort", "noise_by_length": 0.9, "seed": seed}) for seed in (0, 1))
+    task, other = (tasks.get({"name": "sort", "noise": 0.5, "seed": seed}) for seed in (0, 1))
     examples = [task.example("train", i) for i in range(30)]
     noise = [task.score(e, x) for e in examples for x in "ab"]
     for seed in ("1", "2"):
@@ -149,20 +149,40 @@ def assert_rate(found: list[bool], chance: float) -> None:
     assert low <= chance <= high, (sum(found), len(found), chance)
 
 
+def test_noise_flips_rewards_at_its_rate_whatever_the_size() -> None:
+    found = flips({"noise": 0.2})
+    assert_rate([flipped for _, flipped in found], 0.2)
+    for d in {d for d, _ in found}:
+        assert_rate([flipped for e, flipped in found if e == d], 0.2)
+    task = tasks.get({"name": "sort", "noise": 0.2})
+    wrong = [task.score(task.example("train", i), "no") for i in range(2000)]
+    assert set(wrong) == {0.0, 1.0}
+    assert_rate([reward == 1.0 for reward in wrong], 0.2)
+
+
 def test_noise_by_length_grows_from_nothing_to_its_value() -> None:
     found = flips({"noise_by_length": 0.4}, count=8000)
     assert not any(flipped for d, flipped in found if d == 0)
     for d in {d for d, _ in found} - {0.0}:
         assert_rate([flipped for e, flipped in found if e == d], 0.4 * d)
+    both = flips({"noise": 0.1, "noise_by_length": 0.4}, count=8000)
+    assert_rate([flipped for d, flipped in both if d == 0], 0.1)
+    assert_rate([flipped for d, flipped in both if d == 1], 0.5)
 
 
 def test_held_out_answers_are_scored_without_noise() -> None:
     for split in ("eval", "validation"):
-        assert not any(flipped for _, flipped in flips({"noise_by_length": 1.0}, split, count=300))
+        assert not any(flipped for _, flipped in flips({"noise": 1.0}, split, count=300))
+    assert all(flipped for _, flipped in flips({"noise": 1.0}, count=300))
 
 
 def test_a_graded_reward_is_flipped_whole() -> None:
-    task = tasks.get({"name": "sort", "graded": True, "n_min": 4, "n_max": 5, "noise_by_length": 1.0})
-    example = next(e for i in range(100) if (e := task.example("train", i)).difficulty == 1)
+    task = tasks.get({"name": "sort", "graded": True, "noise": 1.0})
+    example = task.example("train", 0)
     half = example.answer[: len(example.answer) // 2]
     assert task.score(example, half) == pytest.approx(1 - len(half) / len(example.answer))
+
+
+def test_a_probability_above_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"noise and noise_by_length add up to 1\.1, above 1"):
+        tasks.get({"name": "sort", "noise": 0.7, "noise_by_length": 0.4})

@@ -26,17 +26,19 @@ class Procedural(Task):
     n_min: int = Field(ge=1, description="Smallest problem size.")
     n_max: int = Field(ge=1, description="Largest problem size.")
     graded: bool = Field(False, description="Reward the share of the correct prefix instead of 0 or 1.")
+    noise: float = Field(
+        0.0, ge=0, le=1, description="Probability that the reward r of an answer to a training prompt becomes 1 - r."
+    )
     noise_by_length: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Probability that a training reward r becomes 1 - r: 0 at the smallest size, this at the largest.",
+        0.0, ge=0, le=1, description="Added to noise: rises from 0 at the smallest problem size to this at the largest."
     )
 
     @model_validator(mode="after")
     def _ordered(self) -> "Procedural":
         if self.n_min > self.n_max:
             raise ValueError(f"n_min {self.n_min} is above n_max {self.n_max}: swap them")
+        if (most := self.noise + self.noise_by_length) > 1:
+            raise ValueError(f"noise and noise_by_length add up to {most:g}, above 1: lower one of them")
         return self
 
     def problem(self, rng: random.Random, n: int) -> tuple[str, str]:
@@ -72,7 +74,7 @@ class Procedural(Task):
 
         Held-out answers are scored without noise.
         """
-        chance = self.noise_by_length * example.difficulty
+        chance = self.noise + self.noise_by_length * example.difficulty
         if not chance or not in_split(example.prompt, "train"):
             return False
         return stable_hash("noise", self.seed, example.prompt, completion) < chance * 2**64
