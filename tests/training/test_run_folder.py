@@ -150,9 +150,9 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(run: Path, damage:
     else:
         (newest / ("model.safetensors" if damage == "missing" else checkpoint.CHECKSUMS)).unlink()
     with pytest.warns(RunWarning, match="step-000004 is damaged .*: an older one is used"):
-        fspo.sample(run, ["ab"])
+        fspo.evaluate(run, prompts=2)
     with pytest.raises(ValueError, match="step-000004 is damaged"):
-        fspo.sample(newest, ["ab"])
+        fspo.evaluate(newest, prompts=2)
     listener = Listener()
     train(read(run / "config.yaml", []), run, resume=True, observer=listener)
     (warning,) = listener.warnings

@@ -11,12 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import polars
-from safetensors import SafetensorError
-
 from fspo.runs import Observer
 from fspo.runtime import SIGNALS
-from fspo.training import checkpoint
 
 ECHO = 0.5  # seconds after a signal in which another one is the same request
 _UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM)
@@ -71,6 +67,11 @@ def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """A full or read-only disk raises a RunWriteError of one sentence."""
+    import polars
+    from safetensors import SafetensorError
+
+    from fspo.training import checkpoint
+
     try:
         yield
     except (OSError, SafetensorError, polars.exceptions.PolarsError) as error:
