@@ -116,6 +116,7 @@ class Scorer:
         self._setup = (task, workers, timeout, memory_mb)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any]  # of the process
 
     def __enter__(self) -> "Scorer":
         self._start()
@@ -188,14 +189,14 @@ def checked(task: Task, example: Example, completion: str) -> Score:
         value: Any = task.score(example, completion)
         number = _number(value)
         if number is None:
-            return Score(None, "error", f"the reward returned {_shown(value)}, which is not a number")
-        if not math.isfinite(number):
-            return Score(None, "error", f"the reward returned {_shown(value)}, which is not finite")
-        if abs(number) > LARGEST:
-            return Score(
-                None, "error", f"the reward returned {_shown(value)}, which is beyond {LARGEST:g}: scale it down"
-            )
-        return Score(number)
+            problem = "not a number"
+        elif not math.isfinite(number):
+            problem = "not finite"
+        elif abs(number) > LARGEST:
+            problem = f"beyond {LARGEST:g}: scale it down"
+        else:
+            return Score(number)
+        return Score(None, "error", f"the reward returned {type(value).__name__} {value!r:.100}, which is {problem}")
     except MemoryError:
         raise
     except Exception as error:
@@ -214,10 +215,6 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, numbers.Real | Decimal) else None
 
 
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.100}"
-
-
 # --- the server ---
 
 
@@ -227,13 +224,13 @@ def serve(fd: int, trainer: int) -> None:
     threading.Thread(target=_end_with, args=(trainer,), daemon=True).start()
     connection: Connection[Any, Any] = Connection(fd)
     try:
-        task, *settings = connection.recv()
+        task, workers, timeout, memory_mb = connection.recv()
         try:
             task.prepare()
             connection.send("")
         except BaseException as error:
             connection.send(message(error))
-        pool = Pool(task, *settings, fd)
+        pool = Pool(task, workers, timeout, memory_mb, fd)
         while True:
             samples = connection.recv()
             if samples is None:
@@ -268,7 +265,7 @@ class Pool:
         self._initargs = (task, memory_mb, fd)
         self._pool: ProcessPool | None = None
         self._samples: list[Sample] = []
-        self._jobs: deque[tuple[list[int], float, int, futures.Future[Any]]] = deque()
+        self._jobs: deque[tuple[list[int], float, int, ProcessPool, futures.Future[Any]]] = deque()
         self._chunk = 4  # until the first batch shows what a sample takes
 
     def submit(self, samples: Sequence[Sample]) -> None:
@@ -283,9 +280,12 @@ class Pool:
         results: dict[int, Score] = {}
         seconds = 0.0
         while self._jobs:
-            indices, limit, tries, future = self._jobs.popleft()
+            indices, limit, tries, pool, future = self._jobs.popleft()
             try:
-                scored, spent = self._wait(future)
+                while not futures.wait([future], timeout=1.0).done:
+                    if not pool.active:  # a pool that breaks forgets some of its futures
+                        raise BrokenProcessPool
+                scored, spent = future.result()
                 seconds += spent
             except Exception as error:
                 if len(indices) > 1 or (isinstance(error, BrokenProcessPool) and tries < 3):
@@ -312,16 +312,8 @@ class Pool:
             )
         samples = [self._samples[index] for index in indices]
         limit = min(max(self._timeout, self._task.component(example).longest(example)) for example, _ in samples)
-        self._jobs.append((indices, limit, tries, self._pool.schedule(_score, [samples], timeout=limit)))
-
-    def _wait(self, future: futures.Future[Any]) -> tuple[list[Score], float]:
-        """The results of a chunk and the seconds that it took; a pool that breaks forgets some of its futures."""
-        assert self._pool is not None
-        while not futures.wait([future], timeout=1.0).done:
-            if not self._pool.active:
-                raise BrokenProcessPool
-        result: tuple[list[Score], float] = future.result()
-        return result
+        future = self._pool.schedule(_score, [samples], timeout=limit)
+        self._jobs.append((indices, limit, tries, self._pool, future))
 
 
 def _failure(error: Exception, limit: float) -> Score:
@@ -339,9 +331,10 @@ class _Worker(ForkProcess):
     """A worker that leads a process group; the group is killed with it."""
 
     def terminate(self) -> None:
+        assert self.pid is not None
         for kill in (os.killpg, os.kill):  # it may not lead its group yet
             with contextlib.suppress(ProcessLookupError):
-                kill(self.pid or 0, signal.SIGKILL)
+                kill(self.pid, signal.SIGKILL)
 
     def is_alive(self) -> bool:
         if super().is_alive():

@@ -142,9 +142,9 @@ def _started(code: str, text: str, limits: Limits, isolation: Isolation) -> Iter
 def _first_words(process: _Process, until: float) -> bytes:
     """What was said until the program started: why it cannot, or `started`."""
     assert process.stderr is not None
-    said = b""
-    while b"started" not in said and wait([process.stderr], max(0.0, until - time.monotonic())):
-        data = os.read(process.stderr.fileno(), 4096)
+    errors, said = process.stderr.fileno(), b""
+    while b"started" not in said and wait([errors], max(0.0, until - time.monotonic())):
+        data = os.read(errors, 4096)
         if not data:
             break
         said += data
