@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -65,42 +65,6 @@ def first_messages(scores: Iterable[Score]) -> dict[str, str]:
     return messages
 
 
-class ScoringBatch:
-    """Scores of one completion per example; see `Scorer.batch`."""
-
-    def __init__(self, scorer: "Scorer", examples: Sequence[Example], server: "Connection[Any, Any] | None") -> None:
-        self._scorer, self._examples, self._server = scorer, examples, server
-        self._sent: list[int] = []
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether scoring runs in other processes, so that `add` saves time."""
-        return self._server is not None
-
-    def add(self, completions: Mapping[int, str]) -> None:
-        """Begin to score these completions, by index."""
-        if self._server is not None and completions:
-            self._sent += completions
-            with contextlib.suppress(OSError):  # `finish` sees that the server has ended
-                self._server.send([(self._examples[i], text) for i, text in completions.items()])
-
-    def finish(self, completions: Sequence[str]) -> list[Score]:
-        """All scores in order; completions that were not added are scored now."""
-        if len(self._examples) != len(completions):
-            raise ValueError(f"{len(self._examples)} examples have {len(completions)} completions: give one each")
-        if self._server is None:
-            pairs = zip(self._examples, completions, strict=True)
-            return self._scorer.counted([checked(self._scorer.task, example, text) for example, text in pairs])
-        self.add({i: completions[i] for i in sorted(set(range(len(completions))) - set(self._sent))})
-        try:
-            self._server.send(None)
-            scores = dict(zip(self._sent, self._server.recv(), strict=True))
-        except (EOFError, OSError):
-            self._scorer.close()
-            scores = dict.fromkeys(self._sent, Score(None, "crash", "the server of the scoring processes ended"))
-        return self._scorer.counted([scores[i] for i in range(len(completions))])
-
-
 class Scorer:
     """Scores batches in order. An answer that cannot be scored is counted in `failures` and does not stop the others;
     `first_messages` has the first message of each kind of failure.
@@ -127,23 +91,30 @@ class Scorer:
 
     def score(self, examples: Sequence[Example], completions: Sequence[str]) -> list[Score]:
         """One score per completion, in order."""
-        with self.batch(examples) as batch:
-            return batch.finish(completions)
-
-    @contextlib.contextmanager
-    def batch(self, examples: Sequence[Example]) -> Iterator["ScoringBatch"]:
-        """Score one completion per example, beginning with those that are known before the others."""
+        if len(examples) != len(completions):
+            raise ValueError(f"{len(examples)} examples have {len(completions)} completions: give one each")
+        samples = list(zip(examples, completions, strict=True))
         with self._lock:
-            try:
-                yield ScoringBatch(self, examples, self._start())
-            except BaseException:  # as by an interrupt: results of this batch must not arrive in the next
-                self.close()
-                raise
+            server = self._start()
+            if server is None:
+                scores = [checked(self.task, example, text) for example, text in samples]
+            else:
+                scores = self._ask(server, samples)
+            self.failures.update(score.failure for score in scores if score.failure)
+            self.first_messages = first_messages(scores) | self.first_messages
+        return scores
 
-    def counted(self, scores: list[Score]) -> list[Score]:
-        """The scores, after adding their failures to the counts."""
-        self.failures.update(score.failure for score in scores if score.failure)
-        self.first_messages = first_messages(scores) | self.first_messages
+    def _ask(self, server: "Connection[Any, Any]", samples: list[Sample]) -> list[Score]:
+        """The scores of the server."""
+        try:
+            server.send(samples)
+            scores: list[Score] = server.recv()
+        except (EOFError, OSError):
+            self.close()
+            return [Score(None, "crash", "the server of the scoring processes ended")] * len(samples)
+        except BaseException:  # as by an interrupt: results of this batch must not arrive in the next
+            self.close()
+            raise
         return scores
 
     def close(self) -> None:
@@ -232,11 +203,7 @@ def serve(fd: int, trainer: int) -> None:
             connection.send(message(error))
         pool = Pool(task, workers, timeout, memory_mb, fd)
         while True:
-            samples = connection.recv()
-            if samples is None:
-                connection.send(pool.finish())
-            else:
-                pool.submit(samples)
+            connection.send(pool.score(connection.recv()))
     except (EOFError, OSError):
         _end()
 
@@ -268,15 +235,12 @@ class Pool:
         self._jobs: deque[tuple[list[int], float, int, ProcessPool, futures.Future[Any]]] = deque()
         self._chunk = 4  # until the first batch shows what a sample takes
 
-    def submit(self, samples: Sequence[Sample]) -> None:
-        indices = range(len(self._samples), len(self._samples) + len(samples))
-        self._samples += samples
+    def score(self, samples: list[Sample]) -> list[Score]:
+        """The scores of all samples, in order."""
+        self._samples, order = samples, range(len(samples))
         size = max(1, min(self._chunk, len(samples) // (2 * self._workers)))
-        for start in range(0, len(indices), size):
-            self._schedule(list(indices[start : start + size]))
-
-    def finish(self) -> list[Score]:
-        """Wait for all samples; the results are in the order in which they were submitted."""
+        for start in range(0, len(samples), size):
+            self._schedule(list(order[start : start + size]))
         results: dict[int, Score] = {}
         seconds = 0.0
         while self._jobs:
@@ -296,8 +260,7 @@ class Pool:
             results.update(zip(indices, scored, strict=True))
         if seconds:
             self._chunk = max(1, min(CHUNK, int(CHUNK_SECONDS * len(self._samples) / seconds)))
-        self._samples = []
-        return [results[index] for index in range(len(results))]
+        return [results[index] for index in order]
 
     def _schedule(self, indices: list[int], tries: int = 0) -> None:
         from pebble import ProcessPool
