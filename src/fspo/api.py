@@ -12,20 +12,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import yaml
-
 from fspo import advantages
 from fspo.config import TrainConfig, parse, read, require_same_run
 from fspo.engines.verl import last_step
-from fspo.files import replace_file
 from fspo.runs import Observer, Run, RunWarning, require_engine
 from fspo.runs import load as load_run
-from fspo.text import percent
 
 if TYPE_CHECKING:
     from fspo.training.evaluate import Evaluation
 
-__all__ = ["Engine", "card", "evaluate", "export", "load_run", "train"]
+__all__ = ["Engine", "evaluate", "export", "load_run", "train"]
 
 Config = TrainConfig | Mapping[str, Any] | None
 Engine = Literal["local", "trl", "verl"]
@@ -190,11 +186,10 @@ LEFT_OUT = (
 )  # fmt: skip
 
 
-def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
-    """Write a run's last weights, its tokenizer and a model card to a new folder.
+def export(run: str | Path, out: str | Path) -> Path:
+    """Copy a run's last weights and its tokenizer to a new folder, without what only training needs.
 
-    Of a run with LoRA only the adapters are written, as peft reads them; with `merge` they are added to the weights of
-    the model that they were trained on, and the whole model is written.
+    Of a run with LoRA these are the adapters, as peft reads them; peft's `merge_and_unload` adds them to their model.
 
     >>> import fspo
     >>> tiny = {"model": {"path": "tiny:1x32"}, "warmup": None, "task": {"name": "sort", "n_max": 5}, "steps": 1}
@@ -211,37 +206,5 @@ def export(run: str | Path, out: str | Path, *, merge: bool = False) -> Path:
     weights = weights_of(run)
     if weights.name == "lora_adapter":
         raise ValueError(f"{weights} holds adapters as peft reads them, and {weights.parent} their model: copy both")
-    adapters = (weights / "adapter_config.json").is_file()
-    if merge and not adapters:
-        raise ValueError(f"the run in {run} has no LoRA adapters to merge: leave --merge out")
-    if merge:
-        from peft import AutoPeftModelForCausalLM
-
-        model = AutoPeftModelForCausalLM.from_pretrained(weights, trust_remote_code=False)
-        model.merge_and_unload().save_pretrained(out)
-    ignored = shutil.ignore_patterns(*LEFT_OUT, *(["adapter_*"] if merge else []))
-    shutil.copytree(weights, out, ignore=ignored, dirs_exist_ok=True)
-    replace_file(out / "README.md", card(load_run(run), adapters=adapters and not merge))
+    shutil.copytree(weights, out, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
     return out
-
-
-def card(run: Run, *, adapters: bool = False) -> str:
-    """The README.md of an exported model: its held-out accuracy and its configuration."""
-    library = "peft" if adapters else "transformers"
-    head = yaml.safe_dump({"library_name": library, "pipeline_tag": "text-generation", "tags": ["fspo"]})
-    settings = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)
-    accuracy = "It was not evaluated."
-    if run.evaluations:
-        last = run.evaluations[-1]
-        extent = f" (95 % interval {percent(last.interval[0])} to {percent(last.interval[1])})" if last.interval else ""
-        accuracy = f"Held-out accuracy after step {last.step}: {percent(last.accuracy)}{extent}."
-    return f"""---
-{head}---
-
-# {run.name}
-
-Trained by reinforcement learning from verifiable rewards with fspo, engine {run.facts.engine}. {accuracy}
-
-```yaml
-{settings}```
-"""

@@ -227,7 +227,7 @@ def test_a_run_of_verl_is_exported_once_its_shards_are_merged(tmp_path: Path) ->
         fspo.export(run, tmp_path / "model")
     models.save(models.load("tiny:1x32"), saved / "merged")
     written = {path.name for path in fspo.export(run, tmp_path / "model").iterdir()}
-    assert {"README.md", "model.safetensors", "tokenizer.json"} <= written
+    assert {"model.safetensors", "tokenizer.json"} <= written
     # Of a run with LoRA, verl's tool writes the model that it began with, and the adapters in a folder inside.
     model = AutoModelForCausalLM.from_pretrained(saved / "merged")
     adapters = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))

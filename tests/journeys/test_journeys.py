@@ -129,8 +129,6 @@ def test_a_student(tmp_path: Path) -> None:
     reader.run("fspo", "export", "runs/mine", "models/mine")
     load_model = "from transformers import AutoModelForCausalLM as M; M.from_pretrained('models/mine')"
     reader.run("python", "-c", load_model)
-    card = (tmp_path / "models" / "mine" / "README.md").read_text()
-    assert "accuracy" in card.lower()
 
     own = reader.follow("own-task.md")
     run = load(tmp_path / "runs" / "parity")

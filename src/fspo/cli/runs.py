@@ -188,17 +188,15 @@ def _print_rates(name: str, rows: Iterable[tuple[str, Rate | RateBin]]) -> None:
 def export(
     run: Annotated[Path, typer.Argument(help="a run's folder")],
     out: Annotated[Path, typer.Argument(help="a new folder for the model")],
-    merge: Annotated[bool, typer.Option("--merge", help="add LoRA adapters to the weights of their model")] = False,
 ) -> None:
-    """Write a run's final weights and tokenizer as a model folder, with a model card of the run's figures.
+    """Write a run's final weights and tokenizer as a model folder.
 
     [dim]fspo export runs/mine models/mine[/]
-    [dim]fspo export runs/lora models/lora --merge[/]
     """
     quiet()
     from fspo.api import export as write
 
-    console.say(f"model: {write(run, out, merge=merge)}")
+    console.say(f"model: {write(run, out)}")
 
 
 def report(

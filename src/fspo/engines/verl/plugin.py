@@ -61,7 +61,7 @@ class PolicyLoss(PolicyLossConfig):
     def __post_init__(self) -> None:
         self._actor: _Actor | None = None
         if self.measured:
-            register_policy_loss(self.loss_mode)(measured_loss)  # it may have been registered after this module
+            register_policy_loss(self.loss_mode)(policy_loss)  # it may have been registered after this module
             get_policy_loss_fn(self.measured)
             if self.objective or self.stateless or self.records is None:
                 raise ValueError(
@@ -236,30 +236,19 @@ def policy_loss(
     loss_agg_mode: str = "token-mean",
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
-) -> tuple[Tensor, dict[str, float]]:
-    """verl's policy loss `fspo`; all tensors are (B, T)."""
-    policy, mask = _parameters(config), response_mask.bool()
-    A = masked(advantages, mask)
-    rows = torch.where(mask, A, -torch.inf).amax(-1)
-    if bool((masked(rows.unsqueeze(-1), mask) == A).all()):  # one advantage per response
-        A = rows
-    return policy.actor(config).loss(log_prob, old_log_prob, A, mask, config.global_batch_info, rollout_is_weights)
-
-
-def measured_loss(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    loss_agg_mode: str = "token-mean",
-    config: Any = None,
-    rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """verl's own loss, with its value, its metrics and its gradient; and records of the tokens without a gradient.
+    """verl's policy loss `fspo`, or a loss of verl's own that is recorded; all tensors are (B, T).
 
-    The loss is differentiated down to the log-probs: it clipped the tokens that have an advantage and no gradient.
+    The latter keeps its value, metrics and gradient. It is differentiated down to the log-probs: it clipped the tokens
+    that have an advantage and no gradient.
     """
     policy, mask = _parameters(config), response_mask.bool()
+    if not policy.measured:
+        A = masked(advantages, mask)
+        rows = torch.where(mask, A, -torch.inf).amax(-1)
+        if bool((masked(rows.unsqueeze(-1), mask) == A).all()):  # one advantage per response
+            A = rows
+        return policy.actor(config).loss(log_prob, old_log_prob, A, mask, config.global_batch_info, rollout_is_weights)
     loss, metrics = get_policy_loss_fn(policy.measured)(
         old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask,
         loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights,
@@ -304,7 +293,7 @@ def _estimator(name: str) -> Any:
 
 
 for _name in list(POLICY_LOSS_REGISTRY):
-    register_policy_loss(f"{MEASURED}{_name}")(measured_loss)
+    register_policy_loss(f"{MEASURED}{_name}")(policy_loss)
 register_policy_loss("fspo")(policy_loss)
 for _name in advantages.names():
     register_adv_est(f"fspo.{_name}")(_estimator(_name))
