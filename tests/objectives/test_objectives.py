@@ -190,7 +190,7 @@ def test_soft_objectives_report_the_share_that_survives() -> None:
 
 def test_token_objectives_take_an_advantage_for_each_token() -> None:
     batch = random_batch(4)
-    for name in ("ppo", "grpo", "dapo", "cispo", "sapo", "gspo_token", "reinforce"):
+    for name in ("ppo", "grpo", "dapo", "cispo", "sapo", "reinforce"):
         objective = fspo.objectives.get(name)
         spread = batch.advantages.unsqueeze(-1).expand_as(batch.logprobs).contiguous()
         one = objective(*batch.arguments()).loss
@@ -318,8 +318,7 @@ def test_options_say_what_they_need() -> None:
 
 def test_registry() -> None:
     wanted = (
-        "fspo fspo_gate fspo_adaptive fspo_root length_family "
-        "ppo grpo dapo dr_grpo cispo sapo gspo gspo_token luspo gmpo vespo"
+        "fspo fspo_gate fspo_adaptive fspo_root length_family ppo grpo dapo dr_grpo cispo sapo gspo luspo gmpo vespo"
     )
     assert set(f"{wanted} rloo reinforce dppo gpg clip_cov kl_cov".split()) == set(fspo.objectives.names())
     for name in fspo.objectives.names():

@@ -70,7 +70,7 @@ def test_all_three_forms_agree(name: str, seed: int, option: dict[str, Any], sin
         assert_same(out, gradient[batch.mask.reshape(-1)], theirs, rel)
 
 
-@pytest.mark.parametrize("name", ["grpo", "gspo_token", "reinforce"])
+@pytest.mark.parametrize("name", ["grpo", "cispo", "reinforce"])
 def test_packed_tokens_may_have_advantages_of_their_own(name: str) -> None:
     batch = random_batch(3)
     spread = torch.randn_like(batch.logprobs)

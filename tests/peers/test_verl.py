@@ -36,7 +36,6 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "dapo": ("dapo", {}, "vanilla", {**NO_DUAL, "clip_ratio_high": 0.28}, "token-mean"),
     "dr_grpo": ("dr_grpo", {"max_length": 32}, "vanilla", NO_DUAL, "seq-mean-token-sum-norm"),
     "gspo": ("gspo", {}, "gspo", GSPO, MEANS),
-    "gspo_token": ("gspo_token", {}, "gspo", GSPO, MEANS),
     "luspo": ("luspo", {}, "gspo", GSPO, "seq-mean-token-sum"),
     "sapo": ("sapo", {}, "sapo", {}, MEANS),
     "gmpo": ("gmpo", {}, "geo_mean", {"clip_ratio_low": 0.4, "clip_ratio_high": 0.4}, "token-mean"),

@@ -29,7 +29,6 @@ from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
 from fspo.objectives.sequence.fspo_gate import FSPOGate
 from fspo.objectives.sequence.fspo_root import FSPORoot
 from fspo.objectives.sequence.gspo import GSPO
-from fspo.objectives.sequence.gspo_token import GSPOToken
 from fspo.objectives.sequence.length_family import Exponents, LengthFamily, LogBand, SequenceClip
 from fspo.objectives.sequence.luspo import LUSPO
 from fspo.objectives.sequence.reinforce import REINFORCE
@@ -52,7 +51,7 @@ from fspo.settings import Registry
 __all__ = [
     "CISPO", "DAPO", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE",
     "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOAdaptive",
-    "FSPOGate", "FSPORoot", "GSPOToken", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
+    "FSPOGate", "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
     "Objective", "Output", "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted",
     "get", "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
@@ -63,7 +62,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     Objective,
     [
         FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
-        GSPO, GSPOToken, LUSPO, GMPO, VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
+        GSPO, LUSPO, GMPO, VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
     ],
     attributes=("name", "summary", "aggregation"),
 )  # fmt: skip
