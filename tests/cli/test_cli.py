@@ -145,7 +145,6 @@ def test_a_folder_of_a_trl_script_is_found_and_its_model_is_not(command: Command
         done = command(*arguments, check=False)
         assert done.returncode == 2
         assert "was written by a TRL script: give a checkpoint that it saved, and a task" in done.stderr
-        assert f"fspo eval {out}/checkpoint-12 task=" in done.stderr
 
 
 def test_python_m_fspo_is_the_command_and_writes_into_any_log(tmp_path: Path) -> None:

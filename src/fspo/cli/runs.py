@@ -56,7 +56,8 @@ def train(
     [dim]fspo train my.yaml --engine verl --dry-run[/]
     """
     config, folder = _configured(arguments, out, resume)
-    quiet()
+    if engine != "verl":  # which says what is missing, and writes a log of its own
+        quiet()
     if dry_run:
         print(_described(config, folder, engine))
         return
