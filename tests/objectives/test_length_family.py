@@ -59,15 +59,18 @@ def by_definition(objective: LogBand, batch: Inputs) -> float:
 @given(
     seed=seeds, name=st.sampled_from(["fspo", "fspo_root", "fspo_gate", "length_family"]), c_low=st.floats(0.001, 2),
     c_high=st.floats(0.001, 2), drift=st.sampled_from(["zero", "kl", -0.01]), dual=st.sampled_from([None, 1.5, 10.0]),
-    reference=st.sampled_from([1.0, 40.0, "mean"]),
+    reference=st.sampled_from([1.0, 40.0, "mean"]), exponent=st.sampled_from([0.5, 0.75]),
 )  # fmt: skip
 def test_the_loss_is_the_formula(
-    seed: int, name: str, c_low: float, c_high: float, drift: Any, dual: float | None, reference: Any
+    seed: int, name: str, c_low: float, c_high: float, drift: Any, dual: float | None, reference: Any, exponent: float
 ) -> None:
+    width = {"fspo": "exponent", "length_family": "band_exponent"}.get(name)
     objective = fspo.objectives.get(
-        name, c_low=c_low, c_high=c_high, drift=drift, dual=dual, reference_length=reference, clip_rate=None
-    )
+        name, c_low=c_low, c_high=c_high, drift=drift, dual=dual, reference_length=reference, clip_rate=None,
+        **({width: exponent} if width else {}),
+    )  # fmt: skip
     assert isinstance(objective, LogBand)
+    assert objective.exponents[1] == (exponent if width else 0.5)
     batch = random_batch(seed)
     assert float(objective(*batch.arguments()).loss) == pytest.approx(-by_definition(objective, batch), rel=1e-9)
 
