@@ -92,12 +92,10 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
     [
         (["stepz=3"], "there is no setting 'stepz' in 'stepz=3'; did you mean 'steps'?"),
         (["steps"], "the override 'steps' is not of the form key=value"),
-        (["steps=0"], "TrainConfig.steps = 0"),
         (["update.lrr=1"], "UpdateConfig has no parameter 'lrr'; did you mean 'lr'?"),
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
         (["objective.c_low=-1"], "FSPO.c_low = -1"),
         (["objective=3"], "3 is not an objective: write a name, or a table with a name"),
-        (["objective={name: fspo, 1: 2}"], "is not an objective: write a name, or a table with a name"),
         (["advantage=rlo"], "there is no advantage 'rlo'; did you mean 'rloo'?"),
         (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),
         (["update.minibatches=64"], "a minibatch holds whole groups"),

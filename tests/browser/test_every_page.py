@@ -67,7 +67,7 @@ def test_everything_is_drawn(show: Show, page_file: Path, width: int) -> None:
     for k in range(charts.count()):
         box = box_of(charts.nth(k))
         assert min(box["width"] - 200, box["height"] - 120) > 0
-    assert page.locator("figure").count() == page.locator("figure h3").count()
+    assert page.locator("figure").count() == page.locator("figure :is(h2, h3)").count()
 
 
 def test_a_phone(show: Show, page_file: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_phone(show: Show, page_file: Path) -> None:
     assert overflow(page) == 0
     assert overlaps(page) == []
     letters = page.evaluate(
-        """[...document.querySelectorAll('svg[data-frame]')].map((s) =>
+        """[...document.querySelectorAll('svg[role=img]')].map((s) =>
         12 * s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
     )
     assert min(letters) > 9.5  # pixels of the charts' letters

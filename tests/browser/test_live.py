@@ -67,11 +67,8 @@ def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> Non
     assert page.evaluate("window.same")  # no reload
     assert page.locator("#search").input_value() == "abcde"
     assert page.locator("#matches").inner_text() != matches  # searched again, in more answers
-    assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == [
-        "search",
-        2,
-        900,
-    ]
+    place = page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]")
+    assert place == ["search", 2, 900]
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.locator("#search").fill("")
     page.locator("details.step").nth(1).locator("summary").click()

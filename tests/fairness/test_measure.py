@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fspo
 
@@ -25,14 +24,6 @@ def test_by_hand() -> None:
     assert [b.reweighting for b in report.bins] == pytest.approx([1.5, 0.5])
     assert "1–4" in str(report)
     assert "LRE 0.5000" in str(report)
-
-
-def test_tensors_explicit_edges_and_ties() -> None:
-    lengths = torch.tensor([5, 5, 5, 5, 5, 9])
-    accepted = torch.tensor([1.0, 1, 1, 0, 0, 1])
-    assert len(measure(lengths, accepted, bins=8).bins) == 2  # ties share a bin
-    edges = measure(lengths, accepted, bins=[3, 6])
-    assert [(b.label, b.count) for b in edges.bins] == [("5", 5), ("9", 1)]
 
 
 def test_any_attribute() -> None:

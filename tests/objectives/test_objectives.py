@@ -175,7 +175,6 @@ def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], sentence: st
     ("name", "parameters", "sentence"),
     [
         ("xyzzy", {}, "there is no objective 'xyzzy'; known: cispo"),
-        ("fspo", {"c_low": -0.1}, "FSPO.c_low = -0.1: Input should be greater than or equal to 0"),
         ("fspo", {"c_hihg": 0.1}, "FSPO has no parameter 'c_hihg'; did you mean 'c_high'?"),
         ("fspo", {"drift": "bounded", "exponent": 0.6}, "a bounded drift is bounded by the c of c sqrt"),
         ("length_family", {"exponent": 0.5}, "LengthFamily has no parameter 'exponent'"),
