@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,20 +17,11 @@ import yaml
 import fspo
 from fspo import runs
 from fspo.cli.main import app
-from fspo.config import TrainConfig
+from fspo.config import read
 from fspo.objectives import OBJECTIVES
 from fspo.training.loop import train
 
 MODULE = "my_objective"
-SMALL: dict[str, Any] = {
-    "model": {"path": "tiny:1x32", "threads": 1},
-    "task": {"name": "sort", "n_min": 2, "n_max": 6, "letters": 3, "graded": True},
-    "warmup": None,
-    "steps": 2,
-    "rollout": {"prompts": 8, "group": 8, "max_new_tokens": 8},
-    "update": {"epochs": 2, "minibatches": 2, "lr": 3e-3, "schedule": "linear"},
-    "eval": {"prompts": 4, "every": 2},
-}
 
 
 @pytest.fixture
@@ -50,16 +40,16 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(MODULE, None)
 
 
-@pytest.fixture
-def run_folder(example: str, tmp_path: Path) -> Path:
+def trained(small: list[str], example: str, folder: Path, processes: int = 1) -> Path:
     """A run that trained with it, by `module:Class`."""
-    folder = tmp_path / "run"
-    train(TrainConfig(**SMALL, objective={"name": example, "width": 0.02}), folder)
+    own = ["steps=2", f"processes={processes}", "update.lr=0.003", f"objective={{name: '{example}', width: 0.02}}"]
+    train(read(None, [*small, *own]), folder)
     return folder
 
 
-def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
-    run = runs.load(run_folder)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_it_trains_and_is_recorded(small: list[str], example: str, tmp_path: Path, processes: int) -> None:
+    run = runs.load(trained(small, example, tmp_path / "run", processes))
     assert run.objective == {"name": example, "width": 0.02}
     assert [m.step for m in run.metrics] == [1, 2]
     clip_rate = run.metrics[-1].clip_rate
@@ -67,12 +57,8 @@ def test_it_trains_and_is_recorded(run_folder: Path, example: str) -> None:
     assert 0 < clip_rate <= 1
 
 
-def test_two_processes_train_with_it(example: str, tmp_path: Path) -> None:
-    train(TrainConfig(**SMALL, processes=2, objective={"name": example, "width": 0.02}), tmp_path / "run")
-    assert [m.step for m in runs.load(tmp_path / "run").metrics] == [1, 2]
-
-
-def test_audit_and_report_know_it_once_registered(run_folder: Path, example: str) -> None:
+def test_audit_and_report_know_it_once_registered(small: list[str], example: str, tmp_path: Path) -> None:
+    run_folder = trained(small, example, tmp_path / "run")
     assert re.search(r"Mine\W+width", page_of(run_folder))  # the process that trained has imported it
     sys.modules.pop(MODULE)
     assert "The run&#39;s own range is not drawn" in page_of(run_folder)

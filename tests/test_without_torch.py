@@ -40,6 +40,8 @@ for name in set(fspo.objectives.names()) - {"dppo"}:  # which looks at probabili
 for name in fspo.__all__:
     getattr(fspo, name)
 fspo.TrainConfig(objective="gspo", task="add")
+regime = fspo.laboratory.Regime(updates=2)
+fspo.laboratory.fixed_point(fspo.laboratory.conflict([8, 512]), fspo.objectives.get("fspo"), regime)
 assert "torch" not in sys.modules
 """
 EACH = """

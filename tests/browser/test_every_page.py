@@ -9,6 +9,7 @@ import pytest
 
 import fspo
 from fspo.comparisons import page as comparison
+from fspo.report import explore
 from fspo.report.run_page import write
 from helpers.looks import PHONE, box_of, overflow, overlaps
 from helpers.made_rows import METHODS, rows, suite
@@ -45,14 +46,20 @@ def several(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write([report.parent, other], folder / "compare.html")
 
 
-@pytest.fixture(scope="module", params=["report", "several", "audit", "compared"])
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return explore.write(tmp_path_factory.mktemp("explorer") / "explore.html")
+
+
+@pytest.fixture(scope="module", params=["report", "several", "audit", "compared", "explorer"])
 def page_file(request: pytest.FixtureRequest) -> Path:
     path: Path = request.getfixturevalue(request.param)
     return path
 
 
-def test_everything_is_drawn(show: Show, page_file: Path) -> None:
-    page = show(page_file)
+@pytest.mark.parametrize("width", [700, 1200])
+def test_everything_is_drawn(show: Show, page_file: Path, width: int) -> None:
+    page = show(page_file, viewport={"width": width, "height": 844})
     assert overflow(page) == 0
     assert overlaps(page) == []
     charts = page.locator("svg[role=img]")
@@ -60,7 +67,7 @@ def test_everything_is_drawn(show: Show, page_file: Path) -> None:
     for k in range(charts.count()):
         box = box_of(charts.nth(k))
         assert min(box["width"] - 200, box["height"] - 120) > 0
-    assert page.locator("figure").count() == page.locator("figure h3").count()
+    assert page.locator("figure").count() == page.locator("figure :is(h2, h3)").count()
 
 
 def test_a_phone(show: Show, page_file: Path) -> None:
@@ -68,7 +75,7 @@ def test_a_phone(show: Show, page_file: Path) -> None:
     assert overflow(page) == 0
     assert overlaps(page) == []
     letters = page.evaluate(
-        """[...document.querySelectorAll('svg[data-frame]')].map((s) =>
+        """[...document.querySelectorAll('svg[role=img]')].map((s) =>
         12 * s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
     )
     assert min(letters) > 9.5  # pixels of the charts' letters

@@ -15,7 +15,6 @@ from fspo.fairness import measure
 from fspo.objectives import FSPO
 from fspo.ratios import Floats
 from fspo.report.explore import write
-from helpers.looks import box_of, overflow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -140,14 +139,3 @@ def test_all_at_the_same_overall_rate(show: Show, path: Path) -> None:
             name,
         )
         assert parameters == pytest.approx(list(scaled.clip_parameters.values()), rel=4e-4)
-
-
-@pytest.mark.parametrize("width", [390, 700, 1200])
-def test_it_fits(show: Show, path: Path, width: int) -> None:
-    page = show(path, viewport={"width": width, "height": 844})
-    assert overflow(page) == 0
-    box = box_of(page.locator("#chart svg"))
-    for text in page.locator("#chart text").all():
-        inner = box_of(text)
-        assert box["x"] - 1 <= inner["x"]
-        assert inner["x"] + inner["width"] <= box["x"] + box["width"] + 1

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fspo.report.watch import open_server
 from fspo.runs import Evaluated, Metrics, RunWriter, Sample, Timing, read_lines, rows
+from helpers.htmlpage import serving
 from helpers.synthetic import make_run
 
 if TYPE_CHECKING:
@@ -41,12 +40,8 @@ def going(tmp_path: Path) -> Iterator[Going]:
                 if done < line.step <= steps:
                     writer.append(line)
 
-    with open_server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(folder) as server:
         yield write, server.url
-        server.shutdown()
-        thread.join()
 
 
 def wait(page: Page, text: str) -> None:
@@ -72,11 +67,8 @@ def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> Non
     assert page.evaluate("window.same")  # no reload
     assert page.locator("#search").input_value() == "abcde"
     assert page.locator("#matches").inner_text() != matches  # searched again, in more answers
-    assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]") == [
-        "search",
-        2,
-        900,
-    ]
+    place = page.evaluate("[document.activeElement.id, document.activeElement.selectionStart, scrollY]")
+    assert place == ["search", 2, 900]
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.locator("#search").fill("")
     page.locator("details.step").nth(1).locator("summary").click()
@@ -88,13 +80,9 @@ def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> Non
 
 
 def test_it_says_when_the_server_has_ended(browser: Browser, tmp_path: Path) -> None:
-    with open_server(tmp_path) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(tmp_path) as server:
         page = browser.new_page()
         page.goto(server.url)
-        server.shutdown()
-        thread.join()
     page.wait_for_function(
         "() => document.getElementById('status').textContent.startsWith('no connection')", timeout=PATIENCE
     )

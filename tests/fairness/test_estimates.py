@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -14,12 +12,8 @@ N = 2_000_000
 
 
 def test_the_exact_variance_of_ar1_sums() -> None:
-    phi, L = 0.5, 40
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((20_000, L))
-    for t in range(1, L):
-        x[:, t] = phi * x[:, t - 1] + math.sqrt(1 - phi**2) * x[:, t]
-    assert x.sum(1).var() == pytest.approx(float(ar1_variance(np.array([L]), phi)[0]), rel=0.04)
+    phi, L, lags = 0.5, 40, np.arange(1, 40)
+    assert ar1_variance(np.array([L]), phi) == pytest.approx([L + 2 * np.sum((L - lags) * phi**lags)])
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.2], ids=["independent", "AR(1)"])
@@ -66,23 +60,6 @@ def test_calibrate_meets_the_rate_for_any_shape() -> None:
     assert band.c_high > 1.3 * band.c_low
     assert fspo.fairness.calibrate(S, L, drift="zero").mu == 0
     assert fspo.fairness.calibrate(S, L, drift=-0.1).mu == -0.1
-
-
-@pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
-@pytest.mark.parametrize("H", [0.5, 0.7])
-def test_scaling_law_covers_the_truth(H: float, heavy: bool) -> None:
-    rng = np.random.default_rng(0)
-    hits = {"H": 0, "mu": 0, "scale": 0}
-    runs = 200
-    for _ in range(runs):
-        L = np.exp(rng.uniform(2, 8, 1500)).round()
-        noise = rng.standard_t(6, len(L)) / math.sqrt(1.5) if heavy else rng.standard_normal(len(L))
-        law = fspo.fairness.scaling_law(-1e-4 * L + 0.02 * L**H * noise, L)
-        hits["H"] += law.interval[0] <= H <= law.interval[1]
-        hits["mu"] += law.mu_interval[0] <= -1e-4 <= law.mu_interval[1]
-        hits["scale"] += law.scale_interval[0] <= 0.02 <= law.scale_interval[1]
-    assert all(0.90 * runs <= hit for hit in hits.values()), hits
-    assert law.interval[1] - law.interval[0] < 0.2
 
 
 def test_scaling_law_sees_correlated_tokens() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fspo
 
@@ -25,14 +24,6 @@ def test_by_hand() -> None:
     assert [b.reweighting for b in report.bins] == pytest.approx([1.5, 0.5])
     assert "1–4" in str(report)
     assert "LRE 0.5000" in str(report)
-
-
-def test_tensors_explicit_edges_and_ties() -> None:
-    lengths = torch.tensor([5, 5, 5, 5, 5, 9])
-    accepted = torch.tensor([1.0, 1, 1, 0, 0, 1])
-    assert len(measure(lengths, accepted, bins=8).bins) == 2  # ties share a bin
-    edges = measure(lengths, accepted, bins=[3, 6])
-    assert [(b.label, b.count) for b in edges.bins] == [("5", 5), ("9", 1)]
 
 
 def test_any_attribute() -> None:
@@ -101,25 +92,25 @@ def test_a_small_bin_stays_uncertain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("lengths", "accepted", "options", "sentence"),
     [
-        (([], []), "accepted must be a non-empty column"),
-        (([1, 2], [1]), "lengths has 2 rows where 1 are needed"),
-        (([1, 0], [1, 1]), "lengths must be positive, and row 1 is 0"),
-        (([1, 2], [1, 1.5]), r"accepted must lie in \[0, 1\]"),
-        (([1, math.nan], [1, 1]), "lengths holds NaN or inf in row 1"),
-        (([1, 2], [1, 1], 0), "bins = 0 must be at least 1"),
+        ([], [], {}, "accepted must be a non-empty column"),
+        ([1, 2], [1], {}, "lengths has 2 rows where 1 are needed"),
+        ([1, 0], [1, 1], {}, "lengths must be positive, and row 1 is 0"),
+        ([1, 2], [1, 1.5], {}, r"accepted must lie in \[0, 1\]"),
+        ([1, math.nan], [1, 1], {}, "lengths holds NaN or inf in row 1"),
+        ([1, 2], [1, 1], {"bins": 0}, "bins = 0 must be at least 1"),
+        ([1, 2], [1, 1], {"weights": [1, -1]}, "weights must not be negative"),
+        ([1, 2], [1, 1], {"bins": 2, "weights": [1, 0]}, "has no weight"),
+        ([1, 2], [1, 1], {"by": ["a"]}, "by has the shape"),
     ],
 )
-def test_bad_input(arguments: tuple[Any, ...], sentence: str) -> None:
+def test_bad_input(lengths: list[float], accepted: list[float], options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        measure(*arguments)
-    with pytest.raises(ValueError, match="weights must not be negative"):
-        measure([1, 2], [1, 1], weights=[1, -1])
-    with pytest.raises(ValueError, match="has no weight"):
-        measure([1, 2], [1, 1], bins=2, weights=[1, 0])
-    with pytest.raises(ValueError, match="by has the shape"):
-        measure([1, 2], [1, 1], by=["a"])
-    assert measure([1, 2], [0, 0], bins=2).lre == 0  # everything clipped is evenly clipped
+        measure(lengths, accepted, **options)
+
+
+def test_everything_or_nothing_clipped_is_evenly_clipped() -> None:
+    assert measure([1, 2], [0, 0], bins=2).lre == 0
     nothing = measure(np.arange(1, 100), np.ones(99), weights=np.linspace(0.1, 3, 99))
     assert (nothing.lre, nothing.clip_rate, nothing.flatness) == (0, 0, 0)

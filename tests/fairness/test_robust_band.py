@@ -66,18 +66,21 @@ def test_the_exponents_interval_covers(n: int) -> None:
     assert hits >= 186
 
 
-@pytest.mark.parametrize("n", [30, 60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("n", "H"), [(30, 0.5), (60, 0.5), pytest.param(300, 0.5, marks=pytest.mark.slow), (1500, 0.5), (1500, 0.7)]
+)
 @pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
-def test_a_law_of_few_rows_covers(n: int, heavy: bool) -> None:
+def test_the_law_covers_the_truth(n: int, H: float, heavy: bool) -> None:
     hits = np.zeros(3)
     for seed in range(300):
         rng = np.random.default_rng(seed)
         L = np.exp(rng.normal(5, 0.8, n)).round() + 1
         noise = rng.standard_t(6, n) / np.sqrt(1.5) if heavy else rng.standard_normal(n)
-        law = scaling_law(MU * L + SIGMA * np.sqrt(L) * noise, L)
-        pairs = (law.interval, 0.5), (law.mu_interval, MU), (law.scale_interval, SIGMA)
+        law = scaling_law(MU * L + SIGMA * L**H * noise, L)
+        pairs = (law.interval, H), (law.mu_interval, MU), (law.scale_interval, SIGMA)
         hits += [low <= truth <= high for (low, high), truth in pairs]
     assert (hits >= 0.93 * 300 - 4).all(), hits  # 4: one standard error of a count of 300 at 95 %
+    assert n < 1500 or law.interval[1] - law.interval[0] < 0.2
 
 
 @pytest.mark.parametrize("n", [46, 60, 300])

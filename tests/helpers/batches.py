@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fspo.objectives import Totals
+from fspo.objectives.batch import Batch
+
 BATCHES = 200  # of each comparison with a peer
+NO_TOTALS = Totals(1, 1, 0.0)
 
 
 @dataclass
@@ -62,6 +66,12 @@ def random_batch(
     noise = 0.3 * torch.randn(2, B, T, generator=g, dtype=torch.float64)
     values = (old + l, old, advantages, mask, old + noise[0], old + noise[1], 2 * uniform(B, T))
     return Inputs(*(v if v.dtype == torch.bool else v.to(dtype) for v in values))
+
+
+def of_sums(S: Tensor, lengths: Tensor, advantages: Tensor, totals: Totals = NO_TOTALS) -> Batch:
+    """Responses of which only S is known: as many tokens as they have would not fit."""
+    column = S.detach().unsqueeze(-1)
+    return Batch(column, column, S, lengths, advantages, torch.ones_like(column, dtype=torch.bool), totals, 1)
 
 
 def assert_equal(

@@ -1,15 +1,18 @@
-"""A page taken apart, and the checks that hold for every page."""
+"""A page taken apart, the checks that hold for every page, and the live page on its server."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
 from fspo.report.run_page import SECTIONS
+from fspo.report.watch import Server, open_server
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 Attributes = list[tuple[str, str | None]]
@@ -98,3 +101,14 @@ def check_policy(text: str) -> None:
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         hashes[kind] = f"'sha256-{digest}'"
     assert rules == {"default-src": "'none'", **hashes, "base-uri": "'none'"}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """The live page of a folder, until the end of the block."""
+    with open_server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

@@ -30,7 +30,7 @@ def overflow(page: Page) -> int:
 def overlaps(page: Page) -> list[str]:
     """Texts of a chart that lie on each other, or out of it."""
     problems: list[str] = page.evaluate(
-        """() => [...document.querySelectorAll('svg[data-frame]')].flatMap((svg) => {
+        """() => [...document.querySelectorAll('svg[role=img]')].flatMap((svg) => {
           const box = svg.getBoundingClientRect();
           const texts = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
           const out = texts.filter(([, r]) => r.left < box.left - 1 || r.right > box.right + 1 ||
@@ -40,7 +40,7 @@ def overlaps(page: Page) -> list[str]:
             const y = Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top);
             if (x > 1 && y > 3) out.push(`${a} on ${b}`);
           }));
-          return out.map((what) => `${svg.querySelector('title').textContent}: ${what}`);
+          return out.map((what) => `${svg.querySelector('title')?.textContent}: ${what}`);
         })"""
     )
     return problems

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from fspo import objectives, ratios
 from fspo.config import TrainConfig
 from fspo.fairness import measure, wilson
 from fspo.objectives import Responses
+from fspo.report.report_run import RowSummary, load
 from fspo.runs import ClipBin, Evaluated, Metrics, RateBin, RunWriter, Sample, Timing, rows
 from fspo.runs.schema import Line
 
@@ -127,3 +129,18 @@ def rewrite(folder: Path, lines: Sequence[Line]) -> None:
     writer.path(type(lines[0])).unlink(missing_ok=True)
     for line in lines:
         writer.append(line)
+
+
+def change_rows(folder: Path, **columns: pl.Expr) -> Path:
+    """The run with other columns in its rows, of the same types."""
+    for path in rows.files(folder):
+        table = pl.read_parquet(path)
+        table.with_columns(**columns).cast(table.schema).write_parquet(path)
+    return folder
+
+
+def summary_of(folder: Path) -> RowSummary:
+    """Its rows as a page sees them."""
+    summary = load(folder).rows
+    assert summary is not None
+    return summary

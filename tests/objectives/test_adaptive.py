@@ -126,6 +126,8 @@ def test_a_recorded_band_reproduces_the_update(name: str) -> None:
     learnt = ours(*batch.arguments(), staleness=2)
     fixed = ours.recorded(learnt.metrics)
     assert not fixed.learns
+    gspo = fspo.objectives.get("gspo")
+    assert gspo.recorded(learnt.metrics) == gspo
     assert_equal(
         lambda x: ours(x, *batch.arguments()[1:], staleness=2).loss,
         lambda x: fixed(x, *batch.arguments()[1:]).loss, batch, name,

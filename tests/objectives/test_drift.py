@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import fspo
 from fspo.objectives import Totals
-from fspo.objectives.batch import Batch
-from helpers.batches import random_batch
+from helpers.batches import of_sums, random_batch
 from helpers.simulated_ratios import SIGMA, simulate
 
 
@@ -53,14 +52,10 @@ def test_only_a_drift_that_runs_away_clips_what_has_not_moved(drift: str, kept: 
 
 
 def fairness(drift: str, S: np.ndarray, L: np.ndarray) -> fspo.fairness.FairnessReport:
-    """The objective on sums alone: 32,768 tokens of 2 million responses would not fit."""
+    """What the objective clips of 2 million responses of up to 32,768 tokens."""
     s, n = torch.from_numpy(S), torch.from_numpy(L).double()
-    column, A = (
-        s.unsqueeze(-1),
-        torch.where(torch.rand(len(s), generator=torch.Generator().manual_seed(0)) < 0.5, 1, -1),
-    )
-    totals = Totals(len(s), float(n.sum()), float(s.sum()))
-    batch = Batch(column, column, s, n, A.double(), torch.ones_like(column, dtype=torch.bool), totals, 1)
+    A = torch.where(torch.rand(len(s), generator=torch.Generator().manual_seed(0)) < 0.5, 1, -1)
+    batch = of_sums(s, n, A.double(), Totals(len(s), float(n.sum()), float(s.sum())))
     c = 1.645 * SIGMA
     rule = fspo.objectives.FSPO(c_low=c, c_high=c, drift=drift, dual=None)
     return fspo.fairness.measure(L, rule.surrogate(batch).accepted.numpy())

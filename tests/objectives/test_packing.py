@@ -70,16 +70,17 @@ def test_all_three_forms_agree(name: str, seed: int, option: dict[str, Any], sin
         assert_same(out, gradient[batch.mask.reshape(-1)], theirs, rel)
 
 
-@pytest.mark.parametrize("name", ["grpo", "cispo", "reinforce"])
-def test_packed_tokens_may_have_advantages_of_their_own(name: str) -> None:
-    batch = random_batch(3)
-    spread = torch.randn_like(batch.logprobs)
-    objective = fspo.objectives.get(name)
-    theirs = objective(batch.logprobs, batch.old_logprobs, spread, batch.mask)
-    lengths = batch.mask.sum(-1)
-    cu = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-    flat = [x[batch.mask] for x in (batch.logprobs, batch.old_logprobs, spread)]
-    torch.testing.assert_close(objective(flat[0], flat[1], flat[2], cu_seqlens=cu).loss, theirs.loss)
+@pytest.mark.parametrize("name", ["ppo", "grpo", "dapo", "cispo", "sapo", "reinforce"])
+def test_tokens_may_have_advantages_of_their_own(name: str) -> None:
+    objective, batch = fspo.objectives.get(name), random_batch(3)
+    row = batch.advantages.unsqueeze(-1).expand_as(batch.logprobs).contiguous()
+    one, same = (objective(batch.logprobs, batch.old_logprobs, A, batch.mask).loss for A in (batch.advantages, row))
+    torch.testing.assert_close(one, same)
+    own = torch.randn_like(batch.logprobs)
+    cu = [0, *batch.mask.sum(-1).cumsum(0).tolist()]
+    flat = [x[batch.mask] for x in (batch.logprobs, batch.old_logprobs, own)]
+    theirs = objective(batch.logprobs, batch.old_logprobs, own, batch.mask)
+    torch.testing.assert_close(objective(*flat, cu_seqlens=cu).loss, theirs.loss)
 
 
 def test_a_response_without_tokens_counts_in_a_packed_batch() -> None:

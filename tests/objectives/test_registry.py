@@ -11,45 +11,21 @@ import torch
 
 import fspo
 from fspo.config import TrainConfig
-from fspo.objectives import OBJECTIVES, Batch, Objective, Surrogate
+from fspo.objectives import OBJECTIVES, Objective
+from helpers.custom_objective import Mine
 from helpers.plugins import printed, write_package
 
 MODULE = """
-from pydantic import Field
-
-from fspo.objectives import Objective, Surrogate, pessimistic
+from helpers.custom_objective import Mine
 
 
-class Fixed(Objective):
+class Fixed(Mine):
     name = "fixed"
-    summary = "a fixed range on the sequence ratio"
-    aggregation = "sequence_mean_of_sums"
-
-    width: float = Field(0.1, ge=0, description="half-width of the range on S")
-
-    def surrogate(self, batch):
-        A = batch.row_advantages
-        clip = pessimistic(batch.log_ratio, A, -self.width, self.width, self.exponent_cap)
-        return Surrogate(clip.ratio * A, clip.accepted.to(A.dtype), clip.capped)
 
 
 class Plain:
     Inner = Fixed
 """
-
-
-class Weighted(Objective):
-    """The sequence ratio without a clip range, times a factor."""
-
-    name = "weighted"
-    summary = "the sequence ratio times a factor"
-    aggregation = "sequence_mean_of_sums"
-
-    factor: float = 2.0
-
-    def surrogate(self, batch: Batch) -> Surrogate:
-        ones = torch.ones_like(batch.log_ratio.detach())
-        return Surrogate(self.factor * batch.log_ratio.exp() * batch.row_advantages, ones, 0 * ones)
 
 
 @pytest.fixture
@@ -76,15 +52,15 @@ def refused(name: str) -> str:
 
 def test_an_objective_can_be_registered_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OBJECTIVES, "_classes", dict(OBJECTIVES._classes))  # registrations of a test end with it
-    assert not fspo.objectives.known("weighted")
-    assert fspo.objectives.register(Weighted) is Weighted
-    assert fspo.objectives.register(Weighted) is Weighted  # the same class once more is no conflict
-    assert fspo.objectives.known("weighted")
-    assert fspo.objectives.names()[-1] == "weighted"
-    assert loss(fspo.objectives.get("weighted", factor=3.0)) == pytest.approx(-3.0 * torch.tensor(0.3).exp().item())
-    assert TrainConfig(objective={"name": "weighted", "factor": 3.0}).objective["factor"] == 3.0
+    assert not fspo.objectives.known("mine")
+    assert fspo.objectives.register(Mine) is Mine
+    assert fspo.objectives.register(Mine) is Mine  # the same class once more is no conflict
+    assert fspo.objectives.known("mine")
+    assert fspo.objectives.names()[-1] == "mine"
+    assert loss(fspo.objectives.get("mine", width=0.2)) == pytest.approx(-torch.tensor(0.2).exp().item())
+    assert TrainConfig(objective={"name": "mine", "width": 0.2}).objective["width"] == 0.2
 
-    class Taken(Weighted):
+    class Taken(Mine):
         name = "gspo"
 
     class Plain:

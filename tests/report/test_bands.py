@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 import yaml
 
-from fspo import objectives, runs
+from fspo import objectives
 from fspo.objectives import OBJECTIVES
 from fspo.report.clipping import own_rule, rules_at
-from fspo.report.report_run import ReportRun, RowSummary, load
+from fspo.report.report_run import ReportRun, load
 from fspo.report.run_page import write
 from helpers.custom_objective import Cubic, Torchbound
 from helpers.htmlpage import checked
-from helpers.synthetic import make_run, rewrite
+from helpers.synthetic import change_rows, make_run, rewrite, summary_of
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def level_of(run: ReportRun) -> tuple[float, float, float]:
     assert same_mu == pytest.approx(mu)
     assert [terms @ (mu, minus_c_low), terms @ (mu, c_high)] == [pytest.approx(low), pytest.approx(high)]
     return float(mu), -float(minus_c_low), float(c_high)
-
-
-def summary_of(folder: Path) -> RowSummary:
-    summary = load(folder).rows
-    assert summary is not None
-    return summary
 
 
 def configure(folder: Path, objective: dict[str, Any]) -> ReportRun:
@@ -111,15 +105,11 @@ def test_an_objective_that_is_not_known_here_is_not_imported(
 
 def test_log_ratios_that_no_range_can_hold_leave_a_note(tmp_path: Path) -> None:
     """Of a policy that has collapsed: exp(S) is beyond every float."""
-    folder = make_run(tmp_path / "run", steps=3)
-    for path in runs.rows.files(folder):
-        pl.read_parquet(path).with_columns(log_ratio=pl.col("log_ratio") * 1e99).write_parquet(path)
+    folder = change_rows(make_run(tmp_path / "run", steps=3), log_ratio=pl.col("log_ratio") * 1e99)
     assert "fixed range has no finite range for such log-ratios" in checked(write(folder)).text
 
 
 # --- other ranges on the same answers ---
-
-TITLE = "Clip rate by length, and other ranges on the same answers"
 
 
 def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> None:
@@ -136,18 +126,13 @@ def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("rule", "others"), [("fspo", ("GSPO", "fixed range")), ("gspo", ("FSPO", "fixed range"))])
-def test_it_is_the_first_chart_of_the_page(rule: str, others: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_page_compares_the_run_with_the_others(rule: str, others: tuple[str, ...], tmp_path: Path) -> None:
     text = checked(write(make_run(tmp_path / "run", steps=10, rule=rule))).text
-    assert text.index(TITLE) < text.index("Held-out accuracy, start")
     caption = text[text.index("Highest minus lowest rate") :]
     places = [caption.index(label) for label in ("this run", *others)]
     assert places == sorted(places)
 
 
 def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=4)
-    for path in runs.rows.files(folder):
-        table = pl.read_parquet(path)
-        table.with_columns(accepted=pl.lit(1.0).cast(table.schema["accepted"])).write_parquet(path)
-    text = checked(write(folder)).text
+    text = checked(write(change_rows(make_run(tmp_path / "run", steps=4), accepted=pl.lit(1.0)))).text
     assert "The run clipped only 0.0 %, so every range is set to clip 10.0 %." in text

@@ -10,12 +10,12 @@ import pytest
 
 from fspo import runs
 from fspo.fairness import measure
-from fspo.report.report_run import RowSummary, load
+from fspo.report.report_run import load
 from fspo.report.run_page import incidents, write
 from fspo.runs import Cosine, Evaluated, Metrics, RunWriter, Sample, rows
 from fspo.text import percent
 from helpers.htmlpage import checked
-from helpers.synthetic import WARNING, make_run, rewrite
+from helpers.synthetic import WARNING, change_rows, make_run, rewrite, summary_of
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def summary_of(folder: Path) -> RowSummary:
-    summary = load(folder).rows
-    assert summary is not None
-    return summary
-
-
 def all_rows(folder: Path) -> pl.DataFrame:
     return pl.concat([pl.read_parquet(path) for path in rows.files(folder)])
-
-
-def change_rows(folder: Path, **columns: pl.Expr) -> Path:
-    """The rows with other columns, of the same types."""
-    for path in rows.files(folder):
-        table = pl.read_parquet(path)
-        table.with_columns(**columns).cast(table.schema).write_parquet(path)
-    return folder
 
 
 def test_a_whole_run(run: Path) -> None:

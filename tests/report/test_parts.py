@@ -24,12 +24,6 @@ from helpers.synthetic import NASTY, make_run
 COLOUR_NAMES = [f"--c{k + 1}" for k in range(COLOURS)]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = make_run(tmp_path_factory.mktemp("runs") / "demo", steps=6)
-    return folder
-
-
 # --- charts ---
 
 
@@ -116,7 +110,8 @@ def test_every_text_is_made_visible_and_escaped() -> None:
     assert Page(str(grid([Plot(NASTY, Markup(), NASTY)]))).texts.count(visible(NASTY)) == 2
 
 
-def test_all_pages_have_the_same_policy(run: Path, tmp_path: Path) -> None:
+def test_all_pages_have_the_same_policy(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=6)
     fspo.audit(str(run)).write_html(tmp_path / "audit.html")
     for path in (run_page.write(run), explore.write(tmp_path / "explore.html"), tmp_path / "audit.html"):
         text = path.read_text(encoding="utf-8")

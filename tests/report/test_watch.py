@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from fspo.report.report_run import ReportRun, load
 from fspo.report.watch import LivePage, Server, open_server
 from fspo.runs import Metrics, RunWriter
-from helpers.htmlpage import check_policy
+from helpers.htmlpage import check_policy, serving
 from helpers.processes import COMMAND, Command
 from helpers.synthetic import make_run
 
@@ -35,12 +34,8 @@ def first(pattern: str, text: str) -> str:
 def served(tmp_path: Path) -> Iterator[Served]:
     folder = tmp_path / "run"
     folder.mkdir()
-    with open_server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    with serving(folder) as server:
         yield folder, server
-        server.shutdown()
-        thread.join()
 
 
 def get(server: Server, path: str = "/", **headers: str) -> tuple[http.client.HTTPResponse, str]:
@@ -123,7 +118,6 @@ def test_report_of_two_runs_and_the_explorer(command: Command, tmp_path: Path, m
     make_run(tmp_path / "b", steps=3, rule="gspo")
     monkeypatch.chdir(tmp_path)
     assert command("report", "a", "b").stdout == "report: compare.html\n"
-    assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
     assert command("report", "a").stdout == "report: a/report.html\n"
     assert command("explore", "--out", "pages/explore.html").stdout == "explorer: pages/explore.html\n"
     opened: list[str] = []
@@ -134,9 +128,6 @@ def test_report_of_two_runs_and_the_explorer(command: Command, tmp_path: Path, m
     wrong = command("watch", "nowhere", check=False)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: nowhere is not a folder")
-    wrong = command("report", "pages", check=False)
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: pages is not a run folder")
 
 
 def test_the_run_is_read_again_only_after_nine_times_as_long_as_reading_took(
