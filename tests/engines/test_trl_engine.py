@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +22,9 @@ from fspo.model import tiny
 from fspo.report.run_page import write
 from fspo.runs import Metrics, Timing, load
 from fspo.training.stopping import RunInterruptedError
-from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
+from helpers.processes import torchrun
+from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
 
 
@@ -49,6 +48,14 @@ def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, 
         loss.backward()
         total += float(loss.detach())
     return total, {name: p.grad for name, p in run.model.named_parameters()}
+
+
+def assert_trls(run: Any, peer: Any, inputs: list[dict[str, Any]], update: int) -> None:
+    loss, gradients = losses(run, inputs, update)
+    expected, their_gradients = losses(peer, inputs, update)
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
+    torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
 
 
 SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
@@ -93,11 +100,7 @@ def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> 
                     part[name] = part[name] + moved * torch.randn(part[name].shape, generator=noise)
         run.model.zero_grad()
         peer.model.zero_grad()
-        loss, gradients = losses(run, inputs, update)
-        expected, their_gradients = losses(peer, inputs, update)
-        assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
-        assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
-        torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+        assert_trls(run, peer, inputs, update)
     assert 0 < run.tracker.end_update()["clip_rate"] < 1, "both sides of the clip range must be met"
 
 
@@ -129,10 +132,7 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
     inputs = run._buffered_inputs
     weights = inputs[0]["importance_sampling_ratio"]
     assert weights.min() < weights.max(), "the weights must differ"
-    loss, gradients = losses(run, inputs, 1)
-    expected, their_gradients = losses(peer, inputs, 1)
-    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+    assert_trls(run, peer, inputs, 1)
 
 
 def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> None:
@@ -207,14 +207,7 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1"]
-    script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
-    done = subprocess.run(
-        [sys.executable, *launch, "--nproc_per_node", "2", *script],
-        capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, "helpers.trl_runs", model, tmp_path, 4, 2)
     assert_same_end(whole, tmp_path)
     one, two = (pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path))
     place = ["step", "update", "index", "reward", "length", "advantage"]
@@ -249,7 +242,6 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
     [
         ({"loss_type": "grpo"}, "loss_type = 'grpo' is a setting of TRL's own losses"),
         ({"epsilon_high": 0.28}, "epsilon_high = 0.28"),
-        ({"objective": "fpso"}, "no objective 'fpso'; did you mean 'fspo'"),
         ({"beta": 0.1, "objective_args": {"kl": {"coef": 0.2}}}, "both KL penalties"),
         ({"entropy_coef": 0.1, "objective_args": {"entropy_coef": 0.2}}, "the one in objective_args differ"),
         ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),

@@ -12,7 +12,7 @@ import torch
 import fspo
 from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES, Batch, Objective, Surrogate
-from helpers.plugins import printed, write_package
+from helpers.processes import printed, write_package
 
 MODULE = """
 from pydantic import Field
