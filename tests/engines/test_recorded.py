@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from fspo.runs import load, read_lines
 from fspo.runs.schema import Metrics
 from helpers.async_grpo import async_inputs, async_trainer, forward
 from helpers.pages import blocks
-from helpers.processes import torchrun
 from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import prompts, reward, settings, trainer
 
@@ -253,7 +251,7 @@ def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, tmp_path: Path) -> None:
-    from helpers.cpu_platform import environment
+    from helpers.cpu_platform import worker
 
     (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "text"]
     added = block.text.replace("$PWD", str(tmp_path)).splitlines()
@@ -263,12 +261,8 @@ def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, 
     common = [f"actor_rollout_ref.actor.clip_ratio_{side}=0.0005" for side in ("low", "high")]
     ends = []
     for name, lines in (("plain", theirs), ("measured", added)):
-        out = tmp_path / f"{name}.json"
-        path = tmp_path / f"settings-{name}.json"
-        path.write_text(json.dumps({"model": str(model), "micro": 4, "out": str(out), "overrides": [*common, *lines]}))
-        torchrun(1, "helpers.verl_worker", path, env=environment(str(tmp_path)))
-        ends.append(torch.load(f"{out}.pt"))
-        logged = json.loads(out.read_text())
+        logged = worker(tmp_path, name, model=str(model), micro=4, overrides=[*common, *lines])
+        ends.append(torch.load(tmp_path / f"{name}.json.pt"))
     assert torch.equal(*ends)
     assert len(logged[-1]["actor/fspo/clip_rate"]) == 4
     assert assert_the_audit_agrees(tmp_path / "run") > 0

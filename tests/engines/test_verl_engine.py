@@ -28,7 +28,7 @@ from fspo.model import loading as models
 from fspo.objectives import Objective, Totals
 from fspo.runs import Evaluated, Metrics, load, read_lines
 from helpers.batches import Inputs, assert_equal, random_batch
-from helpers.cpu_platform import environment
+from helpers.cpu_platform import environment, worker
 from helpers.custom_objective import HALVED
 from helpers.processes import torchrun, write_package
 from helpers.simulated_answers import assert_the_audit_agrees
@@ -206,19 +206,14 @@ def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp
     """
     outputs = []
     for processes, micro in ((1, 8), (2, 2)):
-        settings: dict[str, Any] = {
-            "model": str(model), "micro": micro, "out": str(tmp_path / f"{processes}.json"),
-            "overrides": [
-                "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
-                "+actor_rollout_ref.actor.policy_loss.updates=4",
-                f"+actor_rollout_ref.actor.policy_loss.objective={{name:'{HALVED}',drift:kl}}",
-                f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
-            ],
-        }  # fmt: skip
-        path = tmp_path / f"settings-{processes}.json"
-        path.write_text(json.dumps(settings))
-        torchrun(processes, "helpers.verl_worker", path, env=environment(str(tmp_path)))
-        outputs.append(json.loads(Path(settings["out"]).read_text()))
+        overrides = [
+            "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
+            "+actor_rollout_ref.actor.policy_loss.updates=4",
+            f"+actor_rollout_ref.actor.policy_loss.objective={{name:'{HALVED}',drift:kl}}",
+            f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
+        ]
+        settings = {"model": str(model), "micro": micro, "overrides": overrides}
+        outputs.append(worker(tmp_path, f"run-{processes}", processes, **settings))
     one, two = outputs
     assert len(one) == 3
     for a, b in zip(one, two, strict=True):
