@@ -17,7 +17,6 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import fspo
 from fspo.engines.trl import recorded
-from fspo.model import tiny
 from fspo.runs import load, read_lines
 from fspo.runs.schema import Metrics
 from helpers.async_grpo import async_inputs, async_trainer, forward
@@ -37,14 +36,6 @@ def scripts() -> list[tuple[str, str]]:
             assert sum(line[0] == "+" for line in lines) <= 10
             both.append(tuple("\n".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+"))
     return both  # type: ignore[return-value]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    for part in tiny.build("1x32"):
-        part.save_pretrained(folder)
-    return folder
 
 
 def weights(run: Any) -> dict[str, Tensor]:

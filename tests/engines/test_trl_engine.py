@@ -15,10 +15,11 @@ import torch
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 import fspo
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl.records import correction
 from fspo.engines.trl.trainer import STATE
-from fspo.model import tiny
+from fspo.objectives import Mismatch
 from fspo.report.run_page import write
 from fspo.runs import Metrics, Timing, load
 from fspo.training.stopping import RunInterruptedError
@@ -26,14 +27,6 @@ from helpers.custom_objective import HALVED, Halved
 from helpers.processes import torchrun
 from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    for part in tiny.build("1x32"):
-        part.save_pretrained(folder)
-    return folder
 
 
 def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -237,6 +230,10 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
         trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
 
 
+def config(tmp_path: Path, **changed: Any) -> FSPOConfig:
+    return FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -247,11 +244,41 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
         ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "cannot mix two rollouts"),
         ({"vllm_importance_sampling_mode": "token_mask"}, "vllm_importance_sampling_mode = 'token_mask'"),
+        # Answers are sampled from the whole distribution.
+        ({"top_p": 0.95}, "top_p = 0.95"),
+        ({"vllm_structured_outputs_regex": "a+"}, "vllm_structured_outputs_regex = 'a+'"),
+        ({"generation_kwargs": {"typical_p": 0.9}}, "generation_kwargs.typical_p = 0.9"),
+        ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs.temperature = 0.5"),
     ],
 )
 def test_a_setting_without_effect_is_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+        config(tmp_path, **changed)
+    config(tmp_path, top_p=1.0, top_k=0, generation_kwargs={"top_k": -1, "cache_implementation": "dynamic"})
+
+
+def test_in_trl_the_rule_for_vllm_is_the_band_unless_it_is_changed(tmp_path: Path) -> None:
+    made, other = config(tmp_path, use_vllm=True), config(tmp_path)
+    assert (made.make_objective().mismatch, made.sampler_rule) == (Mismatch(**BAND), RULE)
+    assert (other.make_objective().mismatch, other.sampler_rule) == (None, "")
+    given = config(tmp_path, use_vllm=True, objective_args={"mismatch": {"c": 0.2}})
+    assert given.make_objective().mismatch == Mismatch(c=0.2)
+    for off in ({"objective_args": {"mismatch": None}}, {"vllm_importance_sampling_correction": False}):
+        assert config(tmp_path, use_vllm=True, **off).make_objective().mismatch is None
+
+
+def test_the_band_masks_all_lengths_alike_where_trls_range_masks_the_long() -> None:
+    """Log-probs of two engines that differ by independent noise: the share of answers that each rule drops."""
+    noise, rows = torch.Generator().manual_seed(0), 4000
+    shares: dict[str, list[float]] = {"band": [], "range": []}
+    for length in (16, 256, 2048):
+        d = 0.04 * torch.randn(rows, length, generator=noise)
+        mask = torch.ones(rows, length, dtype=torch.bool)
+        for name, rule in (("band", Mismatch(**BAND)), ("range", Mismatch(low=1 / 3, high=3.0))):
+            shares[name].append(float(rule.weights(d, torch.zeros_like(d), mask)[1].float().mean()))
+    assert max(shares["band"]) - min(shares["band"]) < 0.04
+    assert shares["range"][0] < 0.01 < 0.5 < shares["range"][2]
+    assert GRPOConfig.vllm_importance_sampling_mode == "sequence_mask"  # TRL's default is a range for whole answers
 
 
 def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:

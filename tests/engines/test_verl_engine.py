@@ -17,15 +17,17 @@ import torch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.utils.tracking import FileLogger
 from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig, PolicyLossConfig
 
 import fspo
+from fspo.engines.translate import BAND
 from fspo.engines.updates import UpdateTracker
 from fspo.engines.verl.plugin import PolicyLoss
-from fspo.engines.verl.run import collect
+from fspo.engines.verl.run import OPEN, collect
 from fspo.model import loading as models
-from fspo.objectives import Objective, Totals
+from fspo.objectives import Mismatch, Objective, Totals
 from fspo.runs import Evaluated, Metrics, load, read_lines
 from helpers.batches import Inputs, assert_equal, random_batch
 from helpers.cpu_platform import environment, worker
@@ -110,6 +112,38 @@ def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
     assert float(loss) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match="weighs whole responses"):
         loss_of(actor("fspo"), batch.logprobs, batch.old_logprobs, values, batch.mask)
+
+
+@pytest.mark.parametrize("name", ["fspo", "grpo"])
+@pytest.mark.parametrize(
+    "rule",
+    [{"c": 0.3}, {"mode": "truncate", "high": 1.2}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
+)
+def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
+    """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""
+    for seed in range(10):
+        batch: Inputs = random_batch(seed)
+        level = Mismatch(**rule).level
+        log_weights = batch.old_logprobs - batch.sampler_logprobs
+        weights, _ = compute_rollout_correction_weights(log_weights, batch.mask.double(), level, OPEN)
+        made = actor(name, {"mismatch": rule})
+        rows = len(batch.mask)
+        made.global_batch_info.update(dp_size=1, global_batch_size=rows, batch_num_tokens=int(batch.mask.sum()))
+        ours, plain = (batch.logprobs.clone().requires_grad_() for _ in range(2))
+        loss, _ = call(made, batch, ours, rollout_is_weights=weights)
+        objective = fspo.objectives.get(name, mismatch=rule)
+        expected = objective(
+            plain, batch.old_logprobs, batch.advantages, batch.mask, sampler_logprobs=batch.sampler_logprobs
+        ).loss
+        assert float(loss) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_a_rule_without_verls_weights_says_what_to_set() -> None:
+    with pytest.raises(ValueError, match=r"set algorithm\.rollout_correction\.rollout_is=sequence"):
+        call(actor("fspo", {"mismatch": BAND}), random_batch(0))
 
 
 # --- ranks and micro-batches -----------------------------------------------------------------------------------------
