@@ -20,7 +20,7 @@ from fspo.audits.rules import parse_rule
 from fspo.objectives.clipping import surrogate_accepted
 from fspo.text import escape
 from helpers.custom_objective import Banded, Mine, Scaled
-from helpers.simulated_answers import answers, run_folder, token_answers
+from helpers.simulated_answers import answers, known, run_folder, token_answers
 
 
 @pytest.mark.parametrize(("seed", "bins"), [(0, 8), (2, 5), (3, 3)])
@@ -30,10 +30,9 @@ def test_a_run_folder_equals_measure_on_the_same_rows(tmp_path: Path, seed: int,
     report = fspo.fairness.measure(moved["length"].to_numpy(), moved["accepted"].to_numpy(), bins)
     result = fspo.audit(tmp_path, bins=bins)
     assert result.on_policy == rows.height - moved.height
-    assert result.own is not None
-    assert result.own.bins == report.bins
-    assert result.own.lre == pytest.approx(report.lre, rel=1e-9)
-    assert result.own.flatness == pytest.approx(report.flatness, rel=1e-9)
+    assert known(result.own).bins == report.bins
+    assert known(result.own).lre == pytest.approx(report.lre, rel=1e-9)
+    assert known(result.own).flatness == pytest.approx(report.flatness, rel=1e-9)
     assert result.law == fspo.fairness.scaling_law(moved["log_ratio"].to_numpy(), moved["length"].to_numpy())
     assert sum(r.count for r in result.lengths) == rows.height
 
@@ -49,13 +48,10 @@ def test_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.rows == 30_000
     assert result.sampled == pytest.approx(5000, rel=0.02)
     assert "All figures are from a random 1 in 6 rows." in result.notes
-    assert result.own is not None
-    assert whole.own is not None
-    for ours, exact in zip(result.own.bins, whole.own.bins, strict=True):
+    for ours, exact in zip(known(result.own).bins, known(whole.own).bins, strict=True):
         assert abs(ours.clip_rate - exact.clip_rate) < ours.interval[1] - ours.interval[0]
-    assert whole.law is not None
-    assert result.law is not None
-    assert result.law.interval[0] < whole.law.exponent < result.law.interval[1]
+    low, high = known(result.law).interval
+    assert low < known(whole.law).exponent < high
 
 
 def test_a_sample_is_uniform() -> None:
@@ -69,13 +65,11 @@ def test_by_a_column_equals_measure() -> None:
     frame = answers(2000)
     result = fspo.audit(frame, by="task")
     report = fspo.fairness.measure(frame["length"], frame["accepted"], by=frame["task"].to_numpy().astype(object))
-    assert result.attribute is not None
-    assert result.attribute.attribute == "task"
-    assert [b.label for b in result.attribute.bins] == ["add", "count", "sort"]
-    assert result.attribute.bins == report.bins
-    numeric = fspo.audit(frame, by="advantage", bins=4)
-    assert numeric.attribute is not None
-    assert len(numeric.attribute.bins) == 4
+    found = known(result.attribute)
+    assert found.attribute == "task"
+    assert [b.label for b in found.bins] == ["add", "count", "sort"]
+    assert found.bins == report.bins
+    assert len(known(fspo.audit(frame, by="advantage", bins=4).attribute).bins) == 4
 
 
 def test_verdicts() -> None:
@@ -120,8 +114,7 @@ def test_a_column_says_what_is_off_policy() -> None:
     rows = pl.concat([frame, unmoved])
     result = fspo.audit(rows.with_columns(off_policy=pl.lit(True)))
     assert result.on_policy == 0
-    assert result.own is not None
-    assert result.own.clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
+    assert known(result.own).clip_rate == pytest.approx(1 - rows["accepted"].to_numpy().mean(), rel=1e-9)
     some = fspo.audit(rows.with_columns(off_policy=pl.int_range(1200) < 600))
     assert some.on_policy == 600
     assert some.own == fspo.audit(frame.head(600)).own
@@ -146,10 +139,8 @@ def test_rows_without_advantage_are_in_no_clip_rate() -> None:
     assert "6,000 rows have advantage 0 and no gradient to clip: they are left out of clip rates." in result.notes
     assert not any("advantage 0" in note for note in alone.notes)
     assert (result.own, result.attribute) == (alone.own, alone.attribute)
-    assert result.fixed is not None
-    assert result.fixed.clip_rate == pytest.approx(0.08, abs=1e-3)
-    band = result.recommendation
-    assert band is not None
+    assert known(result.fixed).clip_rate == pytest.approx(0.08, abs=1e-3)
+    band = known(result.recommendation)
     L, S, A = (frame[name].to_numpy() for name in ("length", "log_ratio", "advantage"))
     assert np.mean((A > 0) & (band.mu * L + band.c_high * L**band.exponent < S)) == pytest.approx(0.04, abs=5e-4)
     # The model of S and the lengths are of all rows.
@@ -211,9 +202,7 @@ def test_a_rule_gives_what_the_column_says(text: str) -> None:
     frame = answers(4000)
     by_column, by_rule = fspo.audit(frame), fspo.audit(frame.drop("accepted"), rule=text)
     assert by_rule.own_rule in text
-    assert by_column.own is not None
-    assert by_rule.own is not None
-    ours, theirs = ([b.acceptance for b in r.bins] for r in (by_column.own, by_rule.own))
+    ours, theirs = ([b.acceptance for b in known(audit.own).bins] for audit in (by_column, by_rule))
     assert ours == pytest.approx(theirs, abs=1e-3)  # 3e-4 against log(1 - 3e-4)
 
 
@@ -229,8 +218,7 @@ def test_a_rule_that_clips_tokens() -> None:
         np.mean(np.array(r) > bounds[1] if s > 0 else np.array(r) < bounds[0]) for r, s in zip(ratio, sign, strict=True)
     ]
     assert result.on_policy == 1500
-    assert result.own is not None
-    assert result.own.clip_rate == pytest.approx(np.mean(clipped), rel=1e-9)
+    assert known(result.own).clip_rate == pytest.approx(np.mean(clipped), rel=1e-9)
 
 
 def test_a_users_objective_without_a_band_clips_what_its_band_would() -> None:
@@ -238,9 +226,7 @@ def test_a_users_objective_without_a_band_clips_what_its_band_would() -> None:
     frame = answers(800)
     S, L, A = (frame[name].to_numpy().copy() for name in ("log_ratio", "length", "advantage"))
     rows = objectives.Responses(S, L.astype(float), np.sign(A))
-    scaled, banded = (rule.at_clip_rate(rows, 0.1).objective for rule in (Scaled(), Banded()))
-    assert scaled is not None
-    assert banded is not None
+    scaled, banded = (known(rule.at_clip_rate(rows, 0.1).objective) for rule in (Scaled(), Banded()))
     assert scaled.clip_parameters == pytest.approx(banded.clip_parameters, rel=0.01)
 
 

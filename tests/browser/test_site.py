@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.site import build_site
+from helpers.pages import build_site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

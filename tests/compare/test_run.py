@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -72,46 +72,42 @@ def reach(command: subprocess.Popen[str], line: str) -> None:
     raise AssertionError("".join(seen))
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=200)[1]
+def stopped(call: Sequence[str], line: str, how: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
+    """A command that is stopped once it has printed a line: its exit code and what it said. It leaves no process."""
+    command = start(*call, start_new_session=True)
+    reach(command, line)
+    below = psutil.Process(command.pid).children(recursive=True)
+    how(command)
+    said, _ = command.communicate()
+    assert not psutil.wait_procs(below, timeout=200)[1]
+    assert "Traceback" not in said
+    return command.returncode, said
+
+
+def kill_a_worker(command: subprocess.Popen[str]) -> None:
+    below = psutil.Process(command.pid).children(recursive=True)
+    next(p for p in below if "spawn_main" in " ".join(p.cmdline())).send_signal(signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_interrupted_in_every_way_and_on_from_there(finished: Path, tmp_path: Path) -> None:
     call = ("compare", "smoke", "--out", str(tmp_path), "--workers", "1")
 
-    command = start(*call)  # a worker is killed
-    reach(command, "1 of 8")
-    below = psutil.Process(command.pid).children(recursive=True)
-    worker = next(p for p in below if "spawn_main" in " ".join(p.cmdline()))
-    worker.send_signal(signal.SIGKILL)
-    said, _ = command.communicate()
-    assert command.returncode == 2
+    code, said = stopped(call, "1 of 8", kill_a_worker)
+    assert code == 2
     assert re.search(r"error: tune sort .*: a worker process died, .*; \d of 8 cells are kept", said)
-    assert "Traceback" not in said
-    assert all_gone(below)
     kept = read(tmp_path / "results.parquet")
     assert 1 <= len(kept) < CELLS
 
-    command = start(*call, start_new_session=True)  # Ctrl-C, as a terminal sends it: to the whole process group
-    reach(command, f"{len(kept) + 1} of 8")
-    below = psutil.Process(command.pid).children(recursive=True)
-    os.killpg(command.pid, signal.SIGINT)
-    said, _ = command.communicate()
-    assert command.returncode == 130
+    # Ctrl-C, as a terminal sends it: to the whole process group
+    code, said = stopped(call, f"{len(kept) + 1} of 8", lambda command: os.killpg(command.pid, signal.SIGINT))
+    assert code == 130
     assert re.search(r"stopped; \d of 8 cells are kept, and the same command goes on", said)
-    assert "Traceback" not in said
-    assert all_gone(below)
     more = read(tmp_path / "results.parquet")
     assert more[: len(kept)] == kept
     assert len(kept) < len(more) < CELLS
 
-    command = start(*call)  # the command itself is killed
-    reach(command, f"{len(more) + 1} of 8")
-    below = psutil.Process(command.pid).children(recursive=True)
-    command.kill()
-    command.communicate()
-    assert all_gone(below)
+    stopped(call, f"{len(more) + 1} of 8", lambda command: command.kill())
     most = read(tmp_path / "results.parquet")
     assert len(most) < CELLS
 

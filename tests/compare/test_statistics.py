@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from fspo.comparisons.statistics import (
 from fspo.comparisons.suite import Suite
 from fspo.fairness import measure
 from helpers.made_rows import rows, suite
+from helpers.simulated_answers import known
 
 
 def runs(task: str, values: Any, starts: int = 1, method: str = "m") -> RunGroup:
@@ -36,21 +36,8 @@ def group(*made: dict[str, Any]) -> RunGroup:
 
 
 def covers(interval: Estimate | None, truth: float) -> bool:
-    assert interval is not None
-    assert interval.low is not None
-    assert interval.high is not None
-    return interval.low <= truth <= interval.high
-
-
-def ahead(ours: Sequence[RunGroup], theirs: Sequence[RunGroup]) -> statistics.Lead:
-    result = lead(ours, theirs)
-    assert result is not None
-    return result
-
-
-def clipped(group: RunGroup) -> statistics.Clipping:
-    assert group.clipping is not None
-    return group.clipping
+    interval = known(interval)
+    return known(interval.low) <= truth <= known(interval.high)
 
 
 # --- means ------------------------------------------------------------------------------------------------------------
@@ -90,18 +77,17 @@ def test_gains() -> None:
     ends = [{"start": 0.5, "final": 0.75}, {"start": 0.9, "final": 0.0}, {"start": 0.0, "final": 0.25}]
     assert statistics.weaker_end({"gains": ends}) == pytest.approx(0.25)
     assert statistics.weaker_end({"gains": None}) is None
-    mean = mean_gain([runs("a", [0.1, 0.3]), runs("b", [0.5, 0.7, 0.9])])
-    assert mean is not None
+    mean = known(mean_gain([runs("a", [0.1, 0.3]), runs("b", [0.5, 0.7, 0.9])]))
     assert mean.value == pytest.approx((0.2 + 0.7) / 2)
 
 
 def test_a_lead_is_by_pairs_of_task_and_seed() -> None:
     ours, theirs = runs("t", [0.1, 0.2, 0.3]), runs("t", [0.0, 0.5])
-    result = ahead([ours], [theirs])
+    result = known(lead([ours], [theirs]))
     assert (result.pairs, result.won) == (2, 1)
     assert result.difference.value == pytest.approx(-0.1)
     assert lead([ours], [runs("other", [0.1])]) is None
-    assert ahead([ours], [ours]).won == 1.5  # ties by half
+    assert known(lead([ours], [ours])).won == 1.5  # ties by half
 
 
 def test_gains_by_bin_and_features() -> None:
@@ -137,7 +123,11 @@ def test_intervals_over_starts_cover_and_intervals_over_seeds_would_not(starts: 
             ours.append(runs(f"t{k}", x, starts))
             theirs.append(runs(f"t{k}", y, starts))
             alone.append(Sample(x, tuple(range(len(x)))))
-        hits += [covers(mean_gain(ours), 0), covers(ahead(ours, theirs).difference, 0), covers(mean_of(*alone), 0)]
+        hits += [
+            covers(mean_gain(ours), 0),
+            covers(known(lead(ours, theirs)).difference, 0),
+            covers(mean_of(*alone), 0),
+        ]
     noise = 3 * math.sqrt(0.95 * 0.05 / trials)
     assert min(hits[:2]) / trials >= 0.95 - noise
     if seeds > 1:
@@ -156,7 +146,7 @@ def test_intervals_of_lre_and_flatness_cover_a_flat_and_a_tilted_rule(slope: flo
         for _ in range(8):
             accepted = rng.binomial(200, np.clip(rate + rng.normal(0, 0.02), 0, 1))
             made.append({"lengths": L.tolist(), "count": [200] * 6, "accepted": accepted.tolist()})
-        measured = clipped(group(*made))
+        measured = known(group(*made).clipping)
         hits += [covers(measured.lre, max(truth)), covers(measured.flatness, rate.max() - rate.min()),
                  covers(measured.clip_rate, 1 - rate.mean())]  # fmt: skip
     assert min(hits) / trials >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
@@ -180,8 +170,7 @@ def test_a_failed_run_counts_with_its_last_evaluation() -> None:
     assert failing.collapsed == 1
     assert 0.02 in finals
     steps, held = statistics.accuracy_curve(failing)
-    assert held[-1] is not None
-    assert held[-1].value == pytest.approx(np.mean(finals))
+    assert known(held[-1]).value == pytest.approx(np.mean(finals))
     assert steps == failing.rows[0]["eval_steps"]
 
 
@@ -197,12 +186,12 @@ def test_pooled_fairness_is_that_of_all_responses() -> None:
             lengths += [length] * int(n)
             accepted += [1.0] * round(kept) + [0.0] * round(n - kept)
     want = measure(lengths, accepted, statistics.BINS)
-    measured = clipped(pooled)
+    measured = known(pooled.clipping)
     for got, bin in zip(measured.report.bins, want.bins, strict=True):
         assert (got.label, got.count) == (bin.label, bin.count)
         assert (got.clip_rate, *got.interval) == pytest.approx((bin.clip_rate, *bin.interval))
     assert measured.lre.value == pytest.approx(want.lre)
     assert measured.flatness.value == pytest.approx(want.flatness)
     assert measured.clip_rate.value == pytest.approx(want.clip_rate)
-    alone = clipped(RunGroup("sort", "default", "gspo", pooled.rows[:1]))  # one seed has no interval
+    alone = known(RunGroup("sort", "default", "gspo", pooled.rows[:1]).clipping)  # one seed has no interval
     assert alone.lre.low is alone.flatness.high is alone.clip_rate.low is None

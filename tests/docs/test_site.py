@@ -12,7 +12,7 @@ import pytest
 from fspo import objectives
 from fspo.config import TrainConfig
 from fspo.settings import Settings
-from helpers.site import TREE, build_site
+from helpers.pages import TREE, build_site
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import re
 import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,6 +24,7 @@ from torch import Tensor
 import fspo
 from fspo.engines import adapters
 from fspo.objectives import Objective
+from helpers import pages
 from helpers.async_grpo import async_inputs, async_loss, async_trainer
 from helpers.batches import Inputs, random_batch
 
@@ -249,25 +248,6 @@ def test_prime_rl_weights_and_empty_sequences() -> None:
     assert_same(ours, whole(fspo.objectives.get("fspo"), batch))
 
 
-def test_a_datum_of_tinkers_without_a_mask_is_refused() -> None:
-    with pytest.raises(ValueError, match="a datum has no mask"):
-        adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={})], [])
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        (skyrl_config(loss_reduction="sequence_mean"), "set token_mean"),
-        (skyrl_config(off_policy_correction=SimpleNamespace(tis_ratio_type="token", sequence_mask_metric=None)),
-         "give mismatch instead"),
-    ],
-)  # fmt: skip
-def test_skyrl_settings_that_no_objective_reads_are_refused(config: Any, sentence: str) -> None:
-    batch = random_batch(0)
-    with pytest.raises(ValueError, match=sentence):
-        adapters.SkyRLLoss("fspo")(batch.logprobs, batch.old_logprobs, token_advantages(batch), config, batch.mask)
-
-
 def test_tinkers_own_client_sends_the_gradient() -> None:
     """`forward_backward_custom_async` of the installed package, with the two calls to the server replaced."""
     pytest.importorskip("tinker")
@@ -353,33 +333,42 @@ def test_trls_async_trainer_weighs_whole_completions(name: str) -> None:
     torch.testing.assert_close(async_loss(trainer.compute_loss, inputs), async_loss(expected, inputs))
 
 
-def test_a_trainer_that_unsloth_made_is_refused() -> None:
-    made = type("UnslothGRPOTrainer", (), {})
-    with pytest.raises(ValueError, match="Unsloth has replaced the loss"):
-        adapters.refuse_unsloth(type("FSPOTrainer", (made,), {}))
-    adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
+def skyrl_with(**changed: Any) -> None:
+    batch, config = random_batch(0), skyrl_config(**changed)
+    adapters.SkyRLLoss("fspo")(batch.logprobs, batch.old_logprobs, token_advantages(batch), config, batch.mask)
 
 
-def test_nemo_settings_that_would_be_ignored_are_refused() -> None:
-    with pytest.raises(ValueError, match="give kl as well"):
-        adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo")
-    batch = random_batch(5)
+def nemo_without_counts() -> None:
+    new = random_batch(5).logprobs
+    data = {name: torch.ones_like(new) for name in ("token_mask", "advantages", "prev_logprobs")}
     loss = adapters.NemoLoss(ClippedPGLossFn(), "fspo")
-    data = {name: torch.ones_like(batch.logprobs) for name in ("token_mask", "advantages", "prev_logprobs")}
-    with pytest.raises(ValueError, match="counts the tokens of a batch after its loss"):
-        loss(
-            batch.logprobs[:, 1:], data | {"sample_mask": torch.ones(len(batch.mask))}, torch.tensor(1), torch.tensor(1)
-        )
+    loss(new[:, 1:], data | {"sample_mask": torch.ones(len(new))}, torch.tensor(1), torch.tensor(1))
 
 
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [({"calculate_per_token_loss": False}, "--calculate-per-token-loss"), ({"use_tis": True}, "use_tis is a setting")],
-)
+def slime_with(**changed: Any) -> None:
+    adapters.slime_loss(SimpleNamespace(**(vars(SLIME) | changed)), {}, torch.zeros(3), None)
+
+
+TIS = SimpleNamespace(tis_ratio_type="token", sequence_mask_metric=None)
+MADE_BY_UNSLOTH = type("FSPOTrainer", (type("UnslothGRPOTrainer", (), {}),), {})
+IGNORED: dict[str, Callable[[], Any]] = {
+    "a datum has no mask": lambda: adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={})], []),
+    "set token_mean": lambda: skyrl_with(loss_reduction="sequence_mean"),
+    "give mismatch instead": lambda: skyrl_with(off_policy_correction=TIS),
+    "Unsloth has replaced the loss": lambda: adapters.refuse_unsloth(MADE_BY_UNSLOTH),
+    "give kl as well": lambda: adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo"),
+    "counts the tokens of a batch after its loss": nemo_without_counts,
+    "--calculate-per-token-loss": lambda: slime_with(calculate_per_token_loss=False),
+    "use_tis is a setting": lambda: slime_with(use_tis=True),
+}
+
+
+@pytest.mark.parametrize("sentence", IGNORED)
 @pytest.mark.usefixtures("slimes_modules")
-def test_slime_settings_that_would_be_ignored_are_refused(changed: dict[str, Any], sentence: str) -> None:
+def test_settings_of_a_trainer_that_would_be_ignored_are_refused(sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        adapters.slime_loss(SimpleNamespace(**(vars(SLIME) | changed)), {}, torch.zeros(3), None)
+        IGNORED[sentence]()
+    adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
 
 
 @pytest.mark.parametrize(
@@ -393,7 +382,6 @@ def test_slime_settings_that_would_be_ignored_are_refused(changed: dict[str, Any
         ("gspo", {}, "gspo is a mean over responses.*give mean_length"),
         ("fspo_root", {}, "give mean_length"),
         ("fspo", {"reference_length": 100}, "give mean_length"),
-        ("no_such", {}, "there is no objective"),
     ],
 )
 def test_what_a_hook_without_state_cannot_compute_is_one_sentence(
@@ -417,9 +405,8 @@ def test_advantages_that_differ_within_a_response_are_for_token_objectives_only(
 
 def blocks(section: str) -> list[str]:
     """The code blocks of a section of docs/adapters.md."""
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
-    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    return re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+    page = pages.blocks(pages.DOCS / "adapters.md")
+    return [block.text for block in page if block.before.rpartition("\n## ")[2].startswith(f"{section}\n")]
 
 
 def test_the_lines_of_the_page_for_trl_make_a_trainer() -> None:

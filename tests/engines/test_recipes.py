@@ -107,6 +107,54 @@ def test_overrides_survive_hydra(tmp_path: Path) -> None:
         assert parser.parse_override(word).value() == value, word
 
 
+ROLLOUT = "actor_rollout_ref.rollout"
+CORRECTION = "algorithm.rollout_correction"
+
+
+def for_verl(tmp_path: Path, *more: str) -> dict[str, Any]:
+    return run_verl.overrides(read("recipe:gsm8k-24gb", list(more)), tmp_path)
+
+
+def objective_of(given: dict[str, Any]) -> dict[str, Any]:
+    objective: dict[str, Any] = given["++actor_rollout_ref.actor.policy_loss.objective"]
+    return objective
+
+
+def test_in_verl_the_rule_for_vllm_is_the_band_unless_it_is_changed(tmp_path: Path) -> None:
+    given = for_verl(tmp_path)
+    assert objective_of(given)["mismatch"] == BAND
+    assert (given[f"{CORRECTION}.rollout_is"], given[f"{CORRECTION}.rollout_is_threshold"]) == (
+        "sequence",
+        run_verl.OPEN,
+    )
+    assert given[f"{ROLLOUT}.calculate_log_probs"] is True
+    given = for_verl(tmp_path, "objective.mismatch={level: token, mode: truncate, high: 2.0}")
+    assert given[f"{CORRECTION}.rollout_is"] == "token"
+    assert objective_of(given)["mismatch"]["high"] == 2.0
+    for off in ("objective.mismatch=null", f"engines.verl={{{CORRECTION}.rollout_is: token}}"):
+        given = for_verl(tmp_path, off)
+        assert "mismatch" not in objective_of(given)
+        assert f"{CORRECTION}.rollout_is_threshold" not in given
+    with pytest.raises(ValueError, match="are the same rule: give one of them"):
+        for_verl(tmp_path, "objective.mismatch={c: 0.1}", f"engines.verl={{{CORRECTION}.rollout_is: token}}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        (f"{ROLLOUT}.top_p", 0.9),
+        (f"+{ROLLOUT}.repetition_penalty", 1.05),
+        (f"+{ROLLOUT}.engine_kwargs.vllm.override_generation_config", {"min_p": 0.1}),
+        (f"{ROLLOUT}.do_sample", False),
+    ],
+)
+def test_verl_samples_from_the_whole_distribution(setting: str, value: Any, tmp_path: Path) -> None:
+    named = re.escape(f"engines.verl.{setting.lstrip('+')}")
+    with pytest.raises(ValueError, match=f"{named}.* is refused in training"):
+        for_verl(tmp_path, f"engines.verl={{'{setting}': {value}}}")
+    for_verl(tmp_path, f"engines.verl={{{ROLLOUT}.val_kwargs.top_p: 0.7, {ROLLOUT}.top_p: 1.0}}")  # validation may
+
+
 def test_data_that_cannot_be_downloaded_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the Hub. Check your connection")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,12 +17,11 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import fspo
 from fspo.engines.trl import recorded
-from fspo.model import tiny
 from fspo.runs import load, read_lines
 from fspo.runs.schema import Metrics
 from helpers.async_grpo import async_inputs, async_trainer, forward
-from helpers.audited import assert_the_audit_agrees
 from helpers.pages import blocks
+from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import prompts, reward, settings, trainer
 
 DOCS = Path(__file__).parents[2] / "docs" / "measure.md"
@@ -38,14 +36,6 @@ def scripts() -> list[tuple[str, str]]:
             assert sum(line[0] == "+" for line in lines) <= 10
             both.append(tuple("\n".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+"))
     return both  # type: ignore[return-value]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    for part in tiny.build("1x32"):
-        part.save_pretrained(folder)
-    return folder
 
 
 def weights(run: Any) -> dict[str, Tensor]:
@@ -212,47 +202,30 @@ def test_trls_async_trainer_is_recorded(tmp_path: Path) -> None:
 # --- verl -------------------------------------------------------------------------------------------------------------
 
 
-def verl_loss(name: str, folder: Path, seeds: int = 4) -> tuple[list[Tensor], dict[str, float]]:
-    """Gradients of a registered loss in micro-batches of 8 rows, as verl's actor takes them, and its last metrics."""
-    from verl.trainer.ppo.core_algos import get_policy_loss_fn
-    from verl.workers.config import ActorConfig
-
-    from fspo.engines.verl import PolicyLoss
-    from helpers.verl_ranks import ROWS, update
-
-    policy = PolicyLoss(loss_mode=name, updates=2, records=str(folder)) if ":" in name else None
-    more: dict[str, Any] = {} if policy is None else {"policy_loss": policy}
-    config = ActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, clip_ratio_low=0.05, clip_ratio_high=0.05, **more
-    )
-    gradients: list[Any] = []
-    metrics: dict[str, float] = {}
-    for seed in range(seeds):
-        torch.manual_seed(seed)  # a loss may draw at random
-        new, old, A, mask = update(seed)
-        config.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
-        new.requires_grad_()
-        for part in torch.arange(ROWS).split(8):
-            loss, metrics = get_policy_loss_fn(name)(
-                old_log_prob=old[part], log_prob=new[part], advantages=A[part], response_mask=mask[part],
-                loss_agg_mode="token-mean", config=config,
-            )  # fmt: skip
-            loss.backward()
-        gradients.append(new.grad)
-    return gradients, metrics
-
-
 RULES = {"gspo": "gspo", "vanilla": "ppo", "sapo": None, "clip_cov": None, "gpg": None, "geo_mean": None}
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> None:
-    from helpers.verl_ranks import update
+    from verl.workers.config import ActorConfig, PolicyLossConfig
 
-    expected, theirs = verl_loss(name, tmp_path)
-    gradients, metrics = verl_loss(f"fspo.measure:{name}", tmp_path)
-    assert all(torch.equal(a, b) for a, b in zip(expected, gradients, strict=True))
-    assert theirs.items() <= metrics.items()
+    from fspo.engines.verl import PolicyLoss
+    from helpers.verl_ranks import ROWS, train, update
+
+    losses = (
+        PolicyLossConfig(loss_mode=name),
+        PolicyLoss(loss_mode=f"fspo.measure:{name}", updates=2, records=str(tmp_path)),
+    )
+    clipped = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.05}
+    theirs, ours = (
+        train(
+            ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, policy_loss=loss, **clipped),
+            torch.arange(ROWS), 1, micro=8, rollouts=2,
+        ) for loss in losses
+    )  # fmt: skip
+    assert [u["gradient"] for u in ours] == [u["gradient"] for u in theirs]
+    metrics = ours[-1]["metrics"]
+    assert theirs[-1]["metrics"].items() <= metrics.items()
     assert {"actor/fspo/clip_rate", "actor/fspo/lre", "actor/fspo/clip_by_length/1"} <= metrics.keys()
     rows = pl.read_parquet(tmp_path / "records")
     assert rows.group_by("step", "update").len()["len"].to_list() == 4 * [23]  # without the row of padding
@@ -269,7 +242,7 @@ def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, tmp_path: Path) -> None:
-    from helpers.cpu_platform import environment
+    from helpers.cpu_platform import worker
 
     (block,) = [block for block in blocks(DOCS) if "fspo.measure:gspo" in block.text and block.language == "text"]
     added = block.text.replace("$PWD", str(tmp_path)).splitlines()
@@ -279,15 +252,8 @@ def test_verls_worker_trains_the_same_with_the_documented_settings(model: Path, 
     common = [f"actor_rollout_ref.actor.clip_ratio_{side}=0.0005" for side in ("low", "high")]
     ends = []
     for name, lines in (("plain", theirs), ("measured", added)):
-        out = tmp_path / f"{name}.json"
-        path = tmp_path / f"settings-{name}.json"
-        path.write_text(json.dumps({"model": str(model), "micro": 4, "out": str(out), "overrides": [*common, *lines]}))
-        launch = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1", "--nproc_per_node", "1"]
-        command = [sys.executable, *launch, "-m", "helpers.verl_worker", str(path)]
-        done = subprocess.run(command, env=environment(str(tmp_path)), capture_output=True, text=True, timeout=400)
-        assert done.returncode == 0, done.stderr[-4000:]
-        ends.append(torch.load(f"{out}.pt"))
-        logged = json.loads(out.read_text())
+        logged = worker(tmp_path, name, model=str(model), micro=4, overrides=[*common, *lines])
+        ends.append(torch.load(tmp_path / f"{name}.json.pt"))
     assert torch.equal(*ends)
     assert len(logged[-1]["actor/fspo/clip_rate"]) == 4
     assert assert_the_audit_agrees(tmp_path / "run") > 0

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,24 +15,18 @@ import torch
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 import fspo
+from fspo.engines.translate import BAND, RULE
 from fspo.engines.trl import FSPOConfig
 from fspo.engines.trl.records import correction
 from fspo.engines.trl.trainer import STATE
-from fspo.model import tiny
+from fspo.objectives import Mismatch
 from fspo.report.run_page import write
 from fspo.runs import Metrics, Timing, load
 from fspo.training.stopping import RunInterruptedError
-from helpers.audited import assert_the_audit_agrees
 from helpers.custom_objective import HALVED, Halved
+from helpers.processes import torchrun
+from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    for part in tiny.build("1x32"):
-        part.save_pretrained(folder)
-    return folder
 
 
 def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -49,6 +41,14 @@ def losses(run: Any, inputs: list[dict[str, Any]], update: int) -> tuple[float, 
         loss.backward()
         total += float(loss.detach())
     return total, {name: p.grad for name, p in run.model.named_parameters()}
+
+
+def assert_trls(run: Any, peer: Any, inputs: list[dict[str, Any]], update: int) -> None:
+    loss, gradients = losses(run, inputs, update)
+    expected, their_gradients = losses(peer, inputs, update)
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
+    torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
 
 
 SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
@@ -93,11 +93,7 @@ def test_loss_and_gradients_are_trls(case: str, model: Path, tmp_path: Path) -> 
                     part[name] = part[name] + moved * torch.randn(part[name].shape, generator=noise)
         run.model.zero_grad()
         peer.model.zero_grad()
-        loss, gradients = losses(run, inputs, update)
-        expected, their_gradients = losses(peer, inputs, update)
-        assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
-        assert max(float(g.abs().max()) for g in gradients.values()) > 1e-3
-        torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+        assert_trls(run, peer, inputs, update)
     assert 0 < run.tracker.end_update()["clip_rate"] < 1, "both sides of the clip range must be met"
 
 
@@ -129,10 +125,7 @@ def test_the_samplers_correction_is_trls(mode: str, model: Path, tmp_path: Path)
     inputs = run._buffered_inputs
     weights = inputs[0]["importance_sampling_ratio"]
     assert weights.min() < weights.max(), "the weights must differ"
-    loss, gradients = losses(run, inputs, 1)
-    expected, their_gradients = losses(peer, inputs, 1)
-    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(gradients, their_gradients, rtol=1e-4, atol=1e-6)
+    assert_trls(run, peer, inputs, 1)
 
 
 def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> None:
@@ -207,14 +200,7 @@ def test_accumulation_changes_nothing(whole: Path, model: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1"]
-    script = ["-m", "helpers.trl_runs", str(model), str(tmp_path), "4", "2"]
-    done = subprocess.run(
-        [sys.executable, *launch, "--nproc_per_node", "2", *script],
-        capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, "helpers.trl_runs", model, tmp_path, 4, 2)
     assert_same_end(whole, tmp_path)
     one, two = (pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path))
     place = ["step", "update", "index", "reward", "length", "advantage"]
@@ -244,22 +230,55 @@ def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> Non
         trainer(model, tmp_path / "a", **common).train(resume_from_checkpoint=str(checkpoint))
 
 
+def config(tmp_path: Path, **changed: Any) -> FSPOConfig:
+    return FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
         ({"loss_type": "grpo"}, "loss_type = 'grpo' is a setting of TRL's own losses"),
         ({"epsilon_high": 0.28}, "epsilon_high = 0.28"),
-        ({"objective": "fpso"}, "no objective 'fpso'; did you mean 'fspo'"),
         ({"beta": 0.1, "objective_args": {"kl": {"coef": 0.2}}}, "both KL penalties"),
         ({"entropy_coef": 0.1, "objective_args": {"entropy_coef": 0.2}}, "the one in objective_args differ"),
         ({"advantage": "rloo", "scale_rewards": "batch"}, "scale_rewards = 'batch' does nothing with advantage"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "cannot mix two rollouts"),
         ({"vllm_importance_sampling_mode": "token_mask"}, "vllm_importance_sampling_mode = 'token_mask'"),
+        # Answers are sampled from the whole distribution.
+        ({"top_p": 0.95}, "top_p = 0.95"),
+        ({"vllm_structured_outputs_regex": "a+"}, "vllm_structured_outputs_regex = 'a+'"),
+        ({"generation_kwargs": {"typical_p": 0.9}}, "generation_kwargs.typical_p = 0.9"),
+        ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs.temperature = 0.5"),
     ],
 )
 def test_a_setting_without_effect_is_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        FSPOConfig(**settings(tmp_path, per_device_train_batch_size=8, **changed))
+        config(tmp_path, **changed)
+    config(tmp_path, top_p=1.0, top_k=0, generation_kwargs={"top_k": -1, "cache_implementation": "dynamic"})
+
+
+def test_in_trl_the_rule_for_vllm_is_the_band_unless_it_is_changed(tmp_path: Path) -> None:
+    made, other = config(tmp_path, use_vllm=True), config(tmp_path)
+    assert (made.make_objective().mismatch, made.sampler_rule) == (Mismatch(**BAND), RULE)
+    assert (other.make_objective().mismatch, other.sampler_rule) == (None, "")
+    given = config(tmp_path, use_vllm=True, objective_args={"mismatch": {"c": 0.2}})
+    assert given.make_objective().mismatch == Mismatch(c=0.2)
+    for off in ({"objective_args": {"mismatch": None}}, {"vllm_importance_sampling_correction": False}):
+        assert config(tmp_path, use_vllm=True, **off).make_objective().mismatch is None
+
+
+def test_the_band_masks_all_lengths_alike_where_trls_range_masks_the_long() -> None:
+    """Log-probs of two engines that differ by independent noise: the share of answers that each rule drops."""
+    noise, rows = torch.Generator().manual_seed(0), 4000
+    shares: dict[str, list[float]] = {"band": [], "range": []}
+    for length in (16, 256, 2048):
+        d = 0.04 * torch.randn(rows, length, generator=noise)
+        mask = torch.ones(rows, length, dtype=torch.bool)
+        for name, rule in (("band", Mismatch(**BAND)), ("range", Mismatch(low=1 / 3, high=3.0))):
+            shares[name].append(float(rule.weights(d, torch.zeros_like(d), mask)[1].float().mean()))
+    assert max(shares["band"]) - min(shares["band"]) < 0.04
+    assert shares["range"][0] < 0.01 < 0.5 < shares["range"][2]
+    assert GRPOConfig.vllm_importance_sampling_mode == "sequence_mask"  # TRL's default is a range for whole answers
 
 
 def test_what_the_trainer_refuses(model: Path, tmp_path: Path) -> None:

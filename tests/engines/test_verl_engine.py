@@ -16,43 +16,29 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.utils.tracking import FileLogger
-from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig
+from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig, PolicyLossConfig
 
 import fspo
+from fspo.engines.translate import BAND
 from fspo.engines.updates import UpdateTracker
 from fspo.engines.verl.plugin import PolicyLoss
-from fspo.engines.verl.run import collect
+from fspo.engines.verl.run import OPEN, collect
 from fspo.model import loading as models
-from fspo.objectives import Objective, Totals
+from fspo.objectives import Mismatch, Objective, Totals
 from fspo.runs import Evaluated, Metrics, load, read_lines
-from helpers.audited import assert_the_audit_agrees
 from helpers.batches import Inputs, assert_equal, random_batch
-from helpers.cpu_platform import environment
+from helpers.cpu_platform import environment, worker
 from helpers.custom_objective import HALVED
-from helpers.plugins import write_package
-from helpers.verl_ranks import CASES, ROWS, actor, train, update
+from helpers.processes import torchrun, write_package
+from helpers.simulated_answers import assert_the_audit_agrees
+from helpers.verl_ranks import CASES, ROWS, actor, call, loss_of, train, update
 
 
-def call(
-    config: ActorConfig, batch: Inputs, logprobs: torch.Tensor, name: str | None = None, **options: Any
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The loss as verl's actor asks for it."""
-    loss: Any = get_policy_loss_fn(name or config.policy_loss.loss_mode)
-    result: tuple[torch.Tensor, dict[str, float]] = loss(
-        old_log_prob=batch.old_logprobs,
-        log_prob=logprobs,
-        advantages=batch.advantages.unsqueeze(-1) * batch.mask,
-        response_mask=batch.mask,
-        config=config,
-        **{"loss_agg_mode": "token-mean"} | options,
-    )
-    return result
-
-
-def caller(config: ActorConfig, batch: Inputs, name: str | None = None, **options: Any) -> Callable[..., torch.Tensor]:
-    return lambda logprobs: call(config, batch, logprobs, name, **options)[0]
+def caller(config: ActorConfig, batch: Inputs, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda logprobs: call(config, batch, logprobs, **options)[0]
 
 
 def tracker_of(config: ActorConfig) -> UpdateTracker:
@@ -69,7 +55,7 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         before, batch = random_batch(2 * seed), random_batch(2 * seed + 1)
         learning = {"drift": "kl"} if name == "fspo" else {}
         config = actor(name, learning, updates=1)
-        call(config, before, before.logprobs)  # the rollout from which the drift and an adaptive band are taken
+        call(config, before)  # the rollout from which the drift and an adaptive band are taken
         objective = fspo.objectives.get(name, **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
@@ -109,33 +95,58 @@ def test_a_shared_loss_is_verls_own_on_one_rank_of_two(case: str, weighted: bool
         options: dict[str, Any] = {"rollout_is_weights": weights} if weighted else {}
         ours_config = actor(name, parameters)
         ours_config.global_batch_info.update(info)
-        theirs_config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **settings)
+        own = PolicyLossConfig(loss_mode=theirs_name)
+        theirs_config = ActorConfig(
+            strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=own, **settings
+        )
         theirs_config.global_batch_info.update(info)
-        theirs = caller(theirs_config, batch, theirs_name, loss_agg_mode=aggregation, **options)
+        theirs = caller(theirs_config, batch, loss_agg_mode=aggregation, **options)
         assert_equal(caller(ours_config, batch, **options), theirs, batch, f"{case}, batch {seed}")
 
 
 def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
     batch = random_batch(3, positions=8)
     values = torch.randn(batch.mask.shape, dtype=torch.float64)
-    options = {"old_log_prob": batch.old_logprobs, "log_prob": batch.logprobs, "response_mask": batch.mask}
-    loss, _ = get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("ppo"))
+    loss, _ = loss_of(actor("ppo"), batch.logprobs, batch.old_logprobs, values, batch.mask)
     expected = fspo.objectives.get("ppo")(batch.logprobs, batch.old_logprobs, values, batch.mask).loss
     assert float(loss) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match="weighs whole responses"):
-        get_policy_loss_fn("fspo")(**options, advantages=values, config=actor("fspo"))
+        loss_of(actor("fspo"), batch.logprobs, batch.old_logprobs, values, batch.mask)
+
+
+@pytest.mark.parametrize("name", ["fspo", "grpo"])
+@pytest.mark.parametrize(
+    "rule",
+    [{"c": 0.3}, {"mode": "truncate", "high": 1.2}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
+)
+def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
+    """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""
+    for seed in range(10):
+        batch: Inputs = random_batch(seed)
+        level = Mismatch(**rule).level
+        log_weights = batch.old_logprobs - batch.sampler_logprobs
+        weights, _ = compute_rollout_correction_weights(log_weights, batch.mask.double(), level, OPEN)
+        made = actor(name, {"mismatch": rule})
+        rows = len(batch.mask)
+        made.global_batch_info.update(dp_size=1, global_batch_size=rows, batch_num_tokens=int(batch.mask.sum()))
+        ours, plain = (batch.logprobs.clone().requires_grad_() for _ in range(2))
+        loss, _ = call(made, batch, ours, rollout_is_weights=weights)
+        objective = fspo.objectives.get(name, mismatch=rule)
+        expected = objective(
+            plain, batch.old_logprobs, batch.advantages, batch.mask, sampler_logprobs=batch.sampler_logprobs
+        ).loss
+        assert float(loss) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_a_rule_without_verls_weights_says_what_to_set() -> None:
+    with pytest.raises(ValueError, match=r"set algorithm\.rollout_correction\.rollout_is=sequence"):
+        call(actor("fspo", {"mismatch": BAND}), random_batch(0))
 
 
 # --- ranks and micro-batches -----------------------------------------------------------------------------------------
-
-
-def torchrun(processes: int, module: str, argument: Path, folder: Path) -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1",
-        "--nproc_per_node", str(processes), "-m", module, str(argument),
-    ]  # fmt: skip
-    done = subprocess.run(command, env=environment(str(folder)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
@@ -148,7 +159,7 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
     """Real processes on gloo; verl averages their gradients and losses."""
-    torchrun(2, "helpers.verl_ranks", tmp_path, tmp_path)
+    torchrun(2, "helpers.verl_ranks", tmp_path, env=environment(str(tmp_path)))
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     rows = torch.arange(ROWS)
     for k, case in enumerate(CASES):
@@ -187,10 +198,10 @@ def test_layouts_in_which_ranks_differ_are_refused_before_the_first_update(name:
             rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, megatron=McoreEngineConfig(**settings)
         )
         if stateless:
-            assert math.isfinite(call(config, batch, batch.logprobs)[0])
+            assert math.isfinite(call(config, batch)[0])
         else:
             with pytest.raises(ValueError, match=rf"{name} = .* is possible with policy_loss.stateless=true only"):
-                call(config, batch, batch.logprobs)
+                call(config, batch)
 
 
 @pytest.mark.parametrize("objective", [{}, {"drift": -0.01}])
@@ -205,10 +216,7 @@ def test_without_state_ranks_may_have_any_share_of_the_rows(objective: dict[str,
             loss_config.global_batch_info.update(info)
             total = 0.0
             for part in parts:
-                loss, metrics = get_policy_loss_fn("fspo")(
-                    old_log_prob=old[part], log_prob=new[part], advantages=A[part], response_mask=mask[part],
-                    config=loss_config,
-                )  # fmt: skip
+                loss, metrics = loss_of(loss_config, new[part], old[part], A[part], mask[part])
                 total += float(loss)
             losses.append(total)
         assert losses[0] == pytest.approx(losses[1], rel=1e-12)
@@ -232,19 +240,14 @@ def test_verls_worker_trains_the_same_on_one_and_two_fsdp_ranks(model: Path, tmp
     """
     outputs = []
     for processes, micro in ((1, 8), (2, 2)):
-        settings: dict[str, Any] = {
-            "model": str(model), "micro": micro, "out": str(tmp_path / f"{processes}.json"),
-            "overrides": [
-                "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
-                "+actor_rollout_ref.actor.policy_loss.updates=4",
-                f"+actor_rollout_ref.actor.policy_loss.objective={{name:'{HALVED}',drift:kl}}",
-                f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
-            ],
-        }  # fmt: skip
-        path = tmp_path / f"settings-{processes}.json"
-        path.write_text(json.dumps(settings))
-        torchrun(processes, "helpers.verl_worker", path, tmp_path)
-        outputs.append(json.loads(Path(settings["out"]).read_text()))
+        overrides = [
+            "actor_rollout_ref.actor.policy_loss.loss_mode=fspo",
+            "+actor_rollout_ref.actor.policy_loss.updates=4",
+            f"+actor_rollout_ref.actor.policy_loss.objective={{name:'{HALVED}',drift:kl}}",
+            f"+actor_rollout_ref.actor.policy_loss.records={tmp_path / str(processes)}",
+        ]
+        settings = {"model": str(model), "micro": micro, "overrides": overrides}
+        outputs.append(worker(tmp_path, f"run-{processes}", processes, **settings))
     one, two = outputs
     assert len(one) == 3
     for a, b in zip(one, two, strict=True):
@@ -325,22 +328,23 @@ def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], se
 def test_settings_of_the_actor_without_effect_are_refused(settings: dict[str, Any], sentence: str) -> None:
     batch = random_batch(0)
     with pytest.raises(ValueError, match=sentence):
-        call(actor("fspo", **settings), batch, batch.logprobs)
-    call(actor("fspo", loss_agg_mode="seq-mean-token-mean", use_kl_loss=True), batch, batch.logprobs)  # of verl's terms
+        call(actor("fspo", **settings), batch)
+    call(actor("fspo", loss_agg_mode="seq-mean-token-mean", use_kl_loss=True), batch)  # of verl's terms
 
 
 def test_a_loss_needs_its_parameters() -> None:
     batch = random_batch(0)
-    plain = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
+    own = PolicyLossConfig(loss_mode="fspo")
+    plain = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=own)
     with pytest.raises(ValueError, match=r"policy_loss._target_=fspo.engines.verl.PolicyLoss"):
-        call(plain, batch, batch.logprobs, "fspo")
+        call(plain, batch)
 
 
 def test_more_rows_than_an_update_has_are_refused() -> None:
     config, batch = actor("fspo"), random_batch(0, rows=8)
     config.global_batch_info.update(dp_size=2, batch_num_tokens=100, global_batch_size=8)
     with pytest.raises(RuntimeError, match="8 rows of an update whose global_batch_size is 8 on 2 ranks"):
-        call(config, batch, batch.logprobs)
+        call(config, batch)
 
 
 @pytest.mark.slow
@@ -374,21 +378,10 @@ def test_a_resumed_run_goes_on_with_what_was_learnt(tmp_path: Path) -> None:
     for seed in (2, 3):
         new, old, A, mask = update(seed)
         again.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=ROWS)
-        loss, _ = get_policy_loss_fn("fspo")(
-            old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=again
-        )
+        loss, _ = loss_of(again, new, old, A, mask)
         assert float(loss) == pytest.approx(whole[seed]["loss"], rel=1e-9)
     assert pl.read_parquet(tmp_path / "records")["step"].to_list() == [1] * 2 * (ROWS - 1) + [2] * 2 * (ROWS - 1)
     assert [line.step for line in read_lines(tmp_path, Metrics)] == [1, 2]
-
-
-def test_a_folder_holds_one_run(tmp_path: Path) -> None:
-    rows = torch.arange(ROWS)
-    train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match="already holds a run"):
-        train(actor("fspo", records=str(tmp_path)), rows, 1, 6, rollouts=1)
-    with pytest.raises(ValueError, match=r"resumes from step 7 .* has no state after that step"):
-        train(actor("fspo", records=str(tmp_path), checkpoints="/saved/global_step_7"), rows, 1, 6, rollouts=1)
 
 
 def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
@@ -403,8 +396,11 @@ def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
         steps.append([line.step for line in read_lines(run, Metrics)])
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]]
     assert sorted(set(pl.read_parquet(run / "records")["step"])) == steps[-1]
-    with pytest.raises(ValueError, match="already holds a run"):  # another job, without a checkpoint yet
-        train(actor("fspo", records=str(run), checkpoints=str(tmp_path / "other")), rows, 1, 6)
+    for other in ({}, {"checkpoints": str(tmp_path / "other")}):  # another job, without a checkpoint yet
+        with pytest.raises(ValueError, match="already holds a run"):
+            train(actor("fspo", records=str(run), **other), rows, 1, 6)
+    with pytest.raises(ValueError, match=r"resumes from step 7 .* has no state after that step"):
+        train(actor("fspo", records=str(run), checkpoints="/saved/global_step_7"), rows, 1, 6)
 
 
 def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The cosine guarantee on random problems; tests/training/test_direction.py has both sides on a real model."""
+"""The cosine guarantee on random problems; tests/training/test_update.py has both sides on a real model."""
 
 from __future__ import annotations
 

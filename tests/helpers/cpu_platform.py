@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib.abc
 import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,17 @@ def environment(folder: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": folder,
     }
+
+
+def worker(folder: Path, name: str, processes: int = 1, **settings: Any) -> list[dict[str, Any]]:
+    """What verl's own training worker measured, see `helpers.verl_worker`; its weights are in FOLDER/NAME.json.pt."""
+    out, path = folder / f"{name}.json", folder / f"settings-{name}.json"
+    path.write_text(json.dumps(settings | {"out": str(out)}))
+    from helpers.processes import torchrun
+
+    torchrun(processes, "helpers.verl_worker", path, env=environment(str(folder)))
+    measured: list[dict[str, Any]] = json.loads(out.read_text())
+    return measured
 
 
 def _memory(*_: Any, **__: Any) -> int:

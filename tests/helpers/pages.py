@@ -1,4 +1,4 @@
-"""The code blocks of a page, the commands of a shell block or a help text, and a reader who follows a page."""
+"""The code blocks of a page, the commands of a shell block or a help text, a reader who follows a page, the site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+TREE = Path(__file__).parents[2]
+DOCS = TREE / "docs"
 FENCE = re.compile(r"^( *)```([\w-]*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "bash", "console", "shell")
 
@@ -104,3 +105,12 @@ class Reader:
                 known = "".join(printed).splitlines()
                 assert [line for line in block.text.splitlines() if line and line not in known] == [], page
         return printed
+
+
+def build_site(folder: Path) -> Path:
+    """Build the site into a folder; a warning, or anything else that is printed, fails."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    silent = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, env=silent)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    return folder

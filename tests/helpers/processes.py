@@ -1,8 +1,9 @@
-"""The command, in this process or as one of its own, and what a run leaves behind."""
+"""The command and other programs, in this process or as their own, and what a run leaves behind."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -51,6 +52,15 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+def torchrun(processes: int, module: str, *arguments: object, env: dict[str, str] | None = None) -> None:
+    """A module of the tests in several processes of torch."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1"]
+    command = [sys.executable, *launch, "--nproc_per_node", str(processes), "-m", module, *map(str, arguments)]
+    variables = env or os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def lines(path: Path, count: int, process: subprocess.Popen[str]) -> int:
     """Wait until a file of a running command has this many lines; how many it has then."""
     while True:
@@ -83,3 +93,27 @@ class Listener(Observer):
     def step(self, metrics: Metrics, timing: Timing) -> None:
         for number in self.numbers if metrics.step == 3 else ():
             os.kill(os.getpid(), number)
+
+
+def write_package(folder: Path, module: str, code: str, group: str, entries: dict[str, str]) -> None:
+    """A module, and the metadata that an installer would write for its entry points."""
+    (folder / f"{module}.py").write_text(code)
+    metadata = folder / f"{module}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    lines = [f"{name} = {target}" for name, target in entries.items()]
+    (metadata / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]) + "\n")
+
+
+def printed(code: str, folder: Path) -> Any:
+    """What a new process with this folder on its path prints, read as JSON."""
+    path = os.pathsep.join([str(folder), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

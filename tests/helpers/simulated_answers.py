@@ -1,14 +1,25 @@
-"""Simulated answers with known mu, sigma and H: S = mu L + sigma L^H Z."""
+"""Simulated answers with known mu, sigma and H: S = mu L + sigma L^H Z; and what an audit must have or agree with."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
+import pytest
 
+import fspo
 from fspo.ratios import ROUNDING
-from fspo.runs import RunWriter, rows
+from fspo.runs import Metrics, RunWriter, read_lines, rows
+
+Value = TypeVar("Value")
+
+
+def known(value: Value | None) -> Value:
+    """A part of an audit, which this one must have."""
+    assert value is not None
+    return value
 
 
 def answers(
@@ -57,3 +68,14 @@ def run_folder(folder: Path, steps: int = 6, n: int = 200, seed: int = 0) -> pl.
         )  # fmt: skip
         writer.rows(step, frame.to_dict(as_series=False))
     return rows.read(folder, list(rows.COLUMNS))
+
+
+def assert_the_audit_agrees(folder: Path) -> float:
+    """The overall clip rate and its number of rows are those of the run's metrics; returns the rate."""
+    steps = [line for line in read_lines(folder, Metrics) if line.clip_rate is not None]
+    counts = [sum(b.count for b in line.clip_by_length) for line in steps]
+    own = known(fspo.audit(folder).own)
+    assert sum(b.count for b in own.bins) == sum(counts)
+    rate = sum((line.clip_rate or 0.0) * n for line, n in zip(steps, counts, strict=True)) / sum(counts)
+    assert own.clip_rate == pytest.approx(rate, abs=1e-6)
+    return own.clip_rate

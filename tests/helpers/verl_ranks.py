@@ -19,6 +19,7 @@ from verl.workers.config import ActorConfig
 
 from fspo import objectives
 from fspo.engines.verl.plugin import PolicyLoss
+from helpers.batches import Inputs
 from helpers.custom_objective import HALVED
 
 ROWS, WIDTH = 24, 12
@@ -52,11 +53,31 @@ def update(seed: int) -> tuple[torch.Tensor, ...]:
     return new, old, torch.randn(ROWS, 1, generator=g, dtype=torch.float64).expand(ROWS, WIDTH), mask
 
 
+def loss_of(
+    config: ActorConfig, new: torch.Tensor, old: torch.Tensor, A: torch.Tensor, mask: torch.Tensor, **options: Any
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss and the metrics of a micro-batch, as verl's actor asks for them."""
+    loss: Any = get_policy_loss_fn(config.policy_loss.loss_mode)
+    result: tuple[torch.Tensor, dict[str, float]] = loss(
+        old_log_prob=old, log_prob=new, advantages=A, response_mask=mask, config=config,
+        **{"loss_agg_mode": "token-mean"} | options,
+    )  # fmt: skip
+    return result
+
+
+def call(
+    config: ActorConfig, batch: Inputs, logprobs: torch.Tensor | None = None, **options: Any
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The same of a random batch."""
+    new = batch.logprobs if logprobs is None else logprobs
+    return loss_of(config, new, batch.old_logprobs, batch.advantages.unsqueeze(-1) * batch.mask, batch.mask, **options)
+
+
 def train(config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollouts: int = 3) -> list[dict[str, Any]]:
     """Loss and gradient of this rank in every update, and the metrics that its last micro-batch returned."""
     updates, policy = [], config.policy_loss
-    assert isinstance(policy, PolicyLoss)
-    for seed in range(rollouts * policy.updates):
+    for seed in range(rollouts * (policy.updates if isinstance(policy, PolicyLoss) else 2)):
+        torch.manual_seed(seed)  # a loss of verl's may draw at random
         new, old, A, mask = update(seed)
         tokens = int(mask.sum())
         config.global_batch_info.update(dp_size=ranks, batch_num_tokens=tokens, global_batch_size=ROWS)
@@ -64,11 +85,8 @@ def train(config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollo
         total = 0.0
         metrics: dict[str, float] = {}
         for part in mine.split(micro):
-            assert not metrics, "metrics came before the last micro-batch"
-            loss, metrics = get_policy_loss_fn(policy.loss_mode)(
-                old_log_prob=old[part], log_prob=new[part], advantages=A[part], response_mask=mask[part],
-                loss_agg_mode="token-mean", config=config,
-            )  # fmt: skip
+            assert policy.loss_mode != "fspo" or not metrics, "metrics came before the last micro-batch"
+            loss, metrics = loss_of(config, new[part], old[part], A[part], mask[part])
             loss.backward()
             total += float(loss.detach())
         assert new.grad is not None

@@ -13,7 +13,7 @@ import fspo
 from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES, Objective
 from helpers.custom_objective import Mine
-from helpers.plugins import printed, write_package
+from helpers.processes import printed, write_package
 
 MODULE = """
 from helpers.custom_objective import Mine

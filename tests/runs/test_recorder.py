@@ -1,4 +1,4 @@
-"""The metrics of a step are a fact about its updates, not about how they were split into micro-batches."""
+"""The metrics and files of a step are a fact about its updates, not about how they were split into micro-batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torch import Tensor
 import fspo
 from fspo import objectives, ratios, tasks
 from fspo.config import read
+from fspo.model import loading as models
 from fspo.model.answers import Answers, split
-from fspo.model.loading import load
-from fspo.runs import Metrics, RunWarning, RunWriter, read_lines
+from fspo.runs import Evaluated, Metrics, RunWarning, RunWriter, load, read_lines
 from fspo.runs.recorder import Recorder, Update, warnings_of
 from fspo.tasks.scoring import Scorer
 from fspo.training.collect import collect
@@ -33,7 +33,7 @@ WHOLE, PARTS = 100_000, 40  # tokens of a micro-batch
 def learned(small: list[str], token_budget: int, objective: str) -> tuple[Answers, list[Update], Metrics]:
     """One step in double precision, where the split changes a forward pass by less than 1e-12."""
     config = read(None, [*small, f"objective={objective}", f"update.token_budget={token_budget}", "update.lr=0.001"])
-    policy = load(config.model.path)
+    policy = models.load(config.model.path)
     policy.model.double()
     task = tasks.get(config.task)
     with Scorer(task, **config.scoring.model_dump()) as scorer:
@@ -47,8 +47,8 @@ def learned(small: list[str], token_budget: int, objective: str) -> tuple[Answer
 
 @pytest.mark.parametrize("objective", ["fspo", "{name: fspo, drift: kl}", "fspo_adaptive", "gspo", "grpo"])
 def test_no_metric_depends_on_the_token_budget(small: list[str], objective: str) -> None:
-    sampled, _, whole = learned(small, WHOLE, objective)
-    _, _, parts = learned(small, PARTS, objective)
+    sampled, one_by_one, whole = learned(small, WHOLE, objective)
+    _, split_up, parts = learned(small, PARTS, objective)
     assert len(split(sampled, WHOLE)) == 1 < len(split(sampled, PARTS))
     expected, found = (
         {key: value for key, value in m.model_dump().items() if isinstance(value, float)} for m in (whole, parts)
@@ -56,6 +56,10 @@ def test_no_metric_depends_on_the_token_budget(small: list[str], objective: str)
     assert {"mu", "sigma", "ess", "clip_rate", "kl", "grad_norm", "lre"} <= found.keys()
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert parts.clip_by_length == whole.clip_by_length
+    for a, b in zip(one_by_one, split_up, strict=True):  # of the weights that the updates before have left
+        assert a.members == b.members
+        np.testing.assert_allclose(b.log_ratio, a.log_ratio, rtol=1e-9, atol=1e-12)
+    assert np.abs(one_by_one[-1].log_ratio).max() > 1e-3
 
 
 def test_mu_sigma_and_ess_are_those_of_the_responses(small: list[str]) -> None:
@@ -296,3 +300,31 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
 def test_what_the_recorder_refuses_at_once(make: Callable[[Path], Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
         make(tmp_path)
+
+
+# --- the files of a run folder, as they are cut and merged when a run goes on ---------------------------------------
+
+
+FOREIGN = ['{"step": 2, "rew', "{}", '{"step": "2"}', '{"step": null}', "[1, 2]", "7", "\x00\x00", '{"step": 1.5}']
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_torn_or_foreign_line_is_dropped_when_a_run_goes_on(text: str, tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path)
+    for step in (1, 2, 3):
+        writer.append(Metrics(step=step, reward=step / 10))
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    assert [line.step for line in load(tmp_path).metrics] == [1, 2, 3]
+    writer.cut(2)
+    assert [line.step for line in read_lines(tmp_path, Metrics)] == [1, 2]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_merged_lines_are_in_order_and_replace_those_of_the_same_step_and_split(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path)
+    (tmp_path / "evaluations.jsonl").write_text('{"split": "eval"}\n')
+    for step in (0, 4):
+        writer.append(Evaluated(step=step, split="eval", accuracy=0.1))
+    writer.merge(Evaluated, [Evaluated(step=4, split="eval", accuracy=0.5), Evaluated(step=2, split="eval")])
+    assert [(line.step, line.accuracy) for line in load(tmp_path).evaluations] == [(0, 0.1), (2, None), (4, 0.5)]

@@ -1,4 +1,4 @@
-"""Public data sets, and checks that no process outlives a test."""
+"""Public data sets, isolation of programs, and checks that no process outlives a test."""
 
 import contextlib
 import os
@@ -41,3 +41,16 @@ def no_process_left(children: Callable[[], list[psutil.Process]]) -> Iterator[No
     _, alive = psutil.wait_procs(left, timeout=60)  # those that were killed may not be gone yet
     assert not alive
     assert not children()
+
+
+@pytest.fixture(scope="session")
+def isolated() -> None:
+    """Skip where the machine, as a plain container, does not allow isolation."""
+    from fspo.tasks.sandbox import run_python
+
+    try:
+        run_python("", [""])
+    except RuntimeError as refused:
+        if os.environ.get("CI"):  # there programs can be isolated: a refusal is a failure
+            raise
+        pytest.skip(str(refused))

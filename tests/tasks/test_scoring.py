@@ -180,15 +180,6 @@ def test_a_reward_that_cannot_be_loaded_is_refused_at_the_start(rewards: Rewards
         Scorer(rewards("rewrd")).__enter__()
 
 
-def test_trusted_tasks_start_no_process(children: Children) -> None:
-    task = tasks.get("sort")
-    examples = [task.example("train", i) for i in range(500)]
-    with Scorer(task) as scorer:
-        scores = scorer.score(examples, [example.answer for example in examples])
-        assert not children()
-    assert scores == [Score(1.0)] * 500
-
-
 @pytest.mark.parametrize("returned", [None, "1", math.nan, 1e300, KeyError("x")])
 def test_bad_rewards_of_a_trusted_task_are_counted_too(returned: Any, children: Children) -> None:
     class Own(tasks.Task):
@@ -209,6 +200,7 @@ def test_bad_rewards_of_a_trusted_task_are_counted_too(returned: Any, children: 
         scores = scorer.score(examples, ["", ""])
         assert not children()
     assert [(score.value, score.failure) for score in scores] == [(None, "error"), (1.0, None)]
+    assert tasks.get("sort").trusted
     assert scorer.failures == {"error": 1}
 
 

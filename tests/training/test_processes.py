@@ -151,7 +151,7 @@ def resumes_to_the_same_bytes(options: list[str], folder: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("how", ["a killed follower", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["a killed follower", "a killed leader", "Ctrl-C"])
 def test_what_stops_a_run_of_two_leaves_no_process_and_it_resumes_to_the_same_bytes(
     small: list[str], tmp_path: Path, how: str
 ) -> None:
@@ -159,28 +159,19 @@ def test_what_stops_a_run_of_two_leaves_no_process_and_it_resumes_to_the_same_by
     process = start("train", *options, "steps=100000", "--out", str(folder), "--no-report", start_new_session=True)
     lines(folder / "metrics.jsonl", 2, process)
     others = followers(process.pid)
+    assert len(others) == 1
     if how == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)  # the terminal sends it to every process
     else:
-        others[0].kill()
+        (others[0] if how == "a killed follower" else process).kill()
     output, _ = process.communicate()
-    assert process.returncode == (130 if how == "Ctrl-C" else 2), output
-    assert how == "Ctrl-C" or "was ended by SIGKILL" in output, output
-    assert "--resume" in output
+    codes = {"Ctrl-C": 130, "a killed follower": 2, "a killed leader": -signal.SIGKILL}
+    assert process.returncode == codes[how], output
+    assert how != "a killed follower" or "was ended by SIGKILL" in output, output
+    assert how == "a killed leader" or "--resume" in output
     assert "Traceback" not in output
     wait_until_gone(others)
     assert resumes_to_the_same_bytes(options, folder)
-
-
-@pytest.mark.slow
-def test_no_process_is_left_when_the_main_one_is_killed(small: list[str], tmp_path: Path) -> None:
-    process = start("train", *small, "steps=100000", "processes=3", "--out", str(tmp_path / "run"), "--no-report")
-    lines(tmp_path / "run" / "metrics.jsonl", 1, process)
-    others = followers(process.pid)
-    assert len(others) == 2
-    process.kill()
-    process.wait()
-    wait_until_gone(others)
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
-"""Answers with advantage 0 are left out of an update, and nothing is learnt differently for it."""
+"""An update: answers with advantage 0 are left out, and nothing is learnt differently; its norm, and its direction."""
 
 from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fspo import objectives
-from fspo.config import read
+from fspo.config import UpdateConfig, read
 from fspo.model.answers import Answers
 from fspo.model.forward import LogProbs, logprobs
-from fspo.runs import Metrics
+from fspo.runs import Cosine, Metrics, read_lines
 from fspo.runs.recorder import Recorder, Update
-from fspo.training.update import Learner, policy_logprobs
+from fspo.training.loop import train
+from fspo.training.update import WINDOW, Learner, NormLimit, measure_direction, policy_logprobs
+from helpers.batches import random_batch
 from helpers.policies import VOCABULARY, make
+from helpers.processes import fingerprint
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in objectives.names()]
 FAMILIES += [
@@ -151,3 +156,123 @@ def test_answers_whose_first_forward_is_not_finite_move_nothing(monkeypatch: pyt
     updates = learner.learn(sampled_answers(0, [1.0, -0.5, -0.5] * GROUPS), 1)
     assert [u.skipped for u in updates] == [True, True]
     assert all(torch.equal(p, old) for p, old in zip(learner.parameters, before, strict=True))
+
+
+# --- the limit on the norm of a gradient ------------------------------------------------------------------------------
+
+
+norms = st.lists(st.floats(0.01, 100), min_size=1, max_size=100)
+
+
+def limited(limit: NormLimit, norm: float) -> tuple[float, bool, float]:
+    """What the limit says about a gradient of this norm, and the norm that it leaves."""
+    weight = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    weight.grad = torch.full((4,), norm / 2, dtype=torch.float64)
+    before, clipped = limit.apply([weight])
+    return before, clipped, float(weight.grad.norm())
+
+
+@given(values=norms, scale=st.sampled_from([2.0**-20, 0.25, 4.0, 2.0**20]), ratio=st.floats(0.5, 4))
+def test_a_relative_limit_does_not_depend_on_the_scale(values: list[float], scale: float, ratio: float) -> None:
+    plain, scaled = (NormLimit(UpdateConfig(clip_ratio=ratio)) for _ in range(2))
+    for value in values:
+        before, clipped, after = limited(plain, value)
+        other = limited(scaled, scale * value)
+        assert other[::2] == pytest.approx((scale * before, scale * after))
+        assert other[1] == clipped
+
+
+@given(values=norms)
+def test_the_limit_is_a_multiple_of_the_median_norm(values: list[float]) -> None:
+    limit = NormLimit(UpdateConfig(clip_ratio=1.5))
+    for k, value in enumerate(values):
+        known = values[:k][-WINDOW:]
+        largest = 1.5 * median(known) if known else math.inf
+        assert limit.largest == pytest.approx(largest)
+        assert limited(limit, value)[2] == pytest.approx(min(value, largest))
+
+
+def test_both_limits_and_none() -> None:
+    assert limited(NormLimit(UpdateConfig(clip_norm=1.0, clip_ratio=None)), 8.0) == (8.0, True, 1.0)
+    assert limited(NormLimit(UpdateConfig(clip_norm=None, clip_ratio=None)), 8.0) == (8.0, False, 8.0)
+    both = NormLimit(UpdateConfig(clip_norm=3.0, clip_ratio=2.0))
+    for norm, largest in ((1.0, 2.0), (5.0, 3.0)):
+        both.norms.clear()
+        both.norms.append(norm)
+        assert both.largest == largest
+
+
+@pytest.mark.parametrize("norm", [0.0, math.nan, math.inf])
+def test_what_is_no_gradient_is_not_remembered(norm: float) -> None:
+    """Batches without a gradient must not pull the median, and with it the limit, down to zero."""
+    limit = NormLimit(UpdateConfig())
+    limited(limit, 1.0)
+    limited(limit, norm)
+    assert list(limit.norms) == [1.0]
+
+
+# --- the measured direction: 1 where nothing is clipped, above its bound, and without a trace in training ------------
+
+
+def cosines(small: list[str], folder: Path, *overrides: str) -> list[Cosine]:
+    train(read(None, [*small, "log.cosine=1", *overrides]), folder)
+    return read_lines(folder, Cosine)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    ["{name: gspo, clip_low: 0.002, clip_high: 0.002}", "{name: fspo, c_low: 0.005, c_high: 0.005}"],
+)
+def test_clipping_turns_the_update_no_further_than_the_bound(small: list[str], tmp_path: Path, objective: str) -> None:
+    rows = cosines(small, tmp_path, f"objective={objective}", "update.lr=0.001")
+    assert {row.update for row in rows} == {3}, "the last of four"
+    for row in rows:
+        assert -1 <= row.bound <= row.measured <= 1 + 1e-9
+        assert row.bound <= row.bound_tight
+    clipped = {m.step for m in read_lines(tmp_path, Metrics) if m.clip_rate}
+    assert clipped & {row.step for row in rows}, "clipping must have acted where the direction was measured"
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in objectives.names()]
+CASES += [("fspo", {"drift": "kl"})]
+SUMS = ("fspo", "fspo_adaptive", "rloo", "reinforce", "dr_grpo", "luspo")  # on-policy the true update, up to a constant
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=str)
+def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str, parameters: dict[str, Any]) -> None:
+    """Log-probs that are linear in few parameters, with |S| of up to 0.3."""
+    objective, measured = objectives.get(name, **parameters), 0
+    for seed in range(40):
+        batch = random_batch(seed, rows=24, positions=12, most=0.3)
+        features = torch.randn(24, 12, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        inputs = (batch.logprobs + features @ w, batch.old_logprobs, batch.advantages, batch.mask)
+        direction = measure_direction(objective, inputs, None, 1, [w], 4)
+        if direction is not None:
+            assert direction.bound <= direction.measured + 1e-9, seed
+            assert sum(share.clipped for share in direction.shares) == pytest.approx(1)
+            S = torch.where(batch.mask, inputs[0] - inputs[1], 0.0).sum(-1)
+            (true,) = torch.autograd.grad((S.exp() * batch.advantages).mean(), w, retain_graph=True)
+            (ours,) = torch.autograd.grad(-objective(*inputs, staleness=1).loss, w)
+            assert direction.measured == pytest.approx(float(torch.cosine_similarity(true, ours, 0)), abs=1e-9), seed
+            measured += 1
+        assert w.grad is None
+    assert measured > 20
+    now = batch.logprobs + features @ w
+    if name in SUMS:
+        direction = measure_direction(objective, (now, now.detach(), batch.advantages, batch.mask), None, 0, [w], 4)
+        assert direction is not None
+        assert (direction.measured, direction.bound_tight) == pytest.approx((1, 1), abs=1e-6)
+    zero = (now, batch.old_logprobs, torch.zeros_like(batch.advantages), batch.mask)
+    assert measure_direction(objective, zero, None, 1, [w], 4) is None, "an update without a direction"
+
+
+@pytest.mark.parametrize("objective", ["{name: fspo, drift: kl}", "grpo"])
+def test_training_is_the_same_to_the_bit(small: list[str], tmp_path: Path, objective: str) -> None:
+    """Several micro-batches too: their first is measured, with the band of the whole minibatch."""
+    options = [f"objective={objective}", "update.token_budget=120", "rollout.group=8", "steps=4"]
+    train(read(None, [*small, *options]), tmp_path / "plain")
+    assert cosines(small, tmp_path / "measured", *options)
+    plain, measured = fingerprint(tmp_path / "plain"), fingerprint(tmp_path / "measured")
+    del measured["cosine.jsonl"]
+    assert plain == measured
