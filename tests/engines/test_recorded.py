@@ -216,7 +216,7 @@ def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> No
         PolicyLossConfig(loss_mode=name),
         PolicyLoss(loss_mode=f"fspo.measure:{name}", updates=2, records=str(tmp_path)),
     )
-    clipped = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.05}
+    clipped: dict[str, Any] = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.05}
     theirs, ours = (
         train(
             ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, policy_loss=loss, **clipped),

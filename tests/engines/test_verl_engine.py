@@ -396,7 +396,8 @@ def test_a_preempted_job_goes_on_where_verl_does(tmp_path: Path) -> None:
         steps.append([line.step for line in read_lines(run, Metrics)])
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]]
     assert sorted(set(pl.read_parquet(run / "records")["step"])) == steps[-1]
-    for other in ({}, {"checkpoints": str(tmp_path / "other")}):  # another job, without a checkpoint yet
+    others: list[dict[str, Any]] = [{}, {"checkpoints": str(tmp_path / "other")}]  # another job, no checkpoint yet
+    for other in others:
         with pytest.raises(ValueError, match="already holds a run"):
             train(actor("fspo", records=str(run), **other), rows, 1, 6)
     with pytest.raises(ValueError, match=r"resumes from step 7 .* has no state after that step"):

@@ -258,7 +258,7 @@ def test_losses_do_not_depend_on_a_constant_and_vanish_without_clipping() -> Non
         laboratory.losses(SMALL, unclipped(), regime)
 
 
-def rollout_of(name: str) -> laboratory.Rollout:
+def rollout_of(name: str) -> laboratory.RolloutResult:
     return laboratory.run(laboratory.conflict([8, 16]), fspo.objectives.get(name), np.zeros(1), Regime(updates=2))
 
 
