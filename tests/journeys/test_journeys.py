@@ -137,7 +137,7 @@ def test_a_student(tmp_path: Path) -> None:
     assert all(line.unscored == 0 for line in run.metrics)
     assert "n_max" in own[0]
     assert "64 prompts x 1: accuracy" in own[3]
-    assert own[4].count("parity:") == 3
+    assert own[3].count("parity:") == 3
     assert own[-1].startswith("{'name': 'parity:Parity', 'n_max': 6}\n0.")
     made = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert made == {"bin", "cache", "runs", "models", "compare.html", "parity.py"}  # and nothing unasked
