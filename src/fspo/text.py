@@ -28,16 +28,6 @@ def _shown(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def number(value: Any) -> float | None:
-    """A finite float, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number with hundreds of digits
-        return None
-
-
 def percent(value: float | None, digits: int | None = None) -> str:
     """0.253 -> 25.3 %; more digits for small shares, so that 0.0004 is not shown as nothing."""
     if value is None:

@@ -22,7 +22,7 @@ from fspo.report.panels import health, learning, lengths, main_split, range_name
 from fspo.report.report_run import ReportRun, load_all
 from fspo.runs import Metrics, Sample, unscored_warnings
 from fspo.settings import flat
-from fspo.text import duration, number, percent, short, slug
+from fspo.text import duration, percent, short, slug
 
 __all__ = ["SECTIONS", "content", "frame", "incidents", "save", "write"]
 
@@ -87,10 +87,10 @@ def _table(runs: Runs) -> Table:
 
 def _steps_done(run: ReportRun) -> TableCell:
     """Rollouts, of those of the configuration, and the updates in them."""
-    done, wanted = run.metrics[-1].step if run.metrics else 0, number(run.config.get("steps"))
+    done, wanted = run.metrics[-1].step if run.metrics else 0, run.config.get("steps")
     updates = sum(line.updates or 0 for line in run.metrics)
     small = f"{updates:,} updates" if updates else ""
-    text = f"{done:,}" + (f" of {wanted:,.0f}" if wanted else "")
+    text = f"{done:,}" + (f" of {wanted:,}" if isinstance(wanted, int) else "")
     return TableCell(text, "; ".join(filter(None, (small, incidents(run.metrics)))))
 
 
