@@ -42,7 +42,13 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def trained(small: list[str], example: str, folder: Path, processes: int = 1) -> Path:
     """A run that trained with it, by `module:Class`."""
-    own = ["steps=2", f"processes={processes}", "update.lr=0.003", f"objective={{name: '{example}', width: 0.02}}"]
+    own = [
+        "steps=2",
+        f"processes={processes}",
+        "update.lr=0.003",
+        "task.graded=true",
+        f"objective={{name: '{example}', width: 0.02}}",
+    ]
     train(read(None, [*small, *own]), folder)
     return folder
 

@@ -90,7 +90,7 @@ def agree(name: str, parameters: dict[str, Any], advantages: list[float], **opti
     every, expected, wanted, _ = learned(name, parameters, advantages, every=True, **options)
     some, updates, gradients, _ = learned(name, parameters, advantages, every=False, **options)
     for a, b in zip(wanted, gradients, strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-13)
+        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-12)
     for one, other in zip(every.parameters, some.parameters, strict=True):
         torch.testing.assert_close(one.detach(), other.detach(), rtol=1e-9, atol=1e-12)
     for key, state in every.objective.state_dict().items():

@@ -198,11 +198,11 @@ def dry_run(config: TrainConfig, folder: Path) -> str:
 
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:
     """Run `config` on verl and merge verl's log into the run folder; with `resume`, go on from its last checkpoint."""
-    from transformers import AutoTokenizer
-
     folder, observer = folder.absolute(), observer or Observer()
     overrides(config, folder)  # refuses before anything is written
     require_installed(config)
+    from transformers import AutoTokenizer
+
     with claimed(folder, resume=resume):
         resumed = last_step(folder / "checkpoints") if resume else 0
         if resume:
