@@ -236,11 +236,18 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
 def require_installed(config: TrainConfig) -> None:
     """Refuse a run for which a package is missing."""
     sampler = flat(config.engines.verl).get(f"{ROLLOUT}.name", "vllm")
-    missing = [name for name in ("verl", "ray", sampler) if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("verl", "ray", sampler) if not _installed(name)]
     if missing:
         raise ValueError(
             f"--engine verl cannot start: {' and '.join(missing)} not installed (pip install 'fspo[verl]' {sampler})"
         )
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # an import hook refuses it
+        return False
 
 
 def verl_environment(folder: Path) -> dict[str, str]:
