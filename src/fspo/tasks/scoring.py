@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pebble import ProcessPool
 
 LARGEST = 1e18  # differences and squares of rewards then fit a float32, in which gradients are computed
-STARTUP = 120.0  # seconds for the imports of the task
+STARTUP = 600.0  # seconds for the imports of the task, also on a busy machine
 CHUNK, CHUNK_SECONDS = 32, 0.05  # most samples sent to a worker at once, and the time that they should take
 OUT_OF_MEMORY = 77  # exit code of a worker
 LAUNCH = (
@@ -275,7 +275,10 @@ class Pool:
             )
         samples = [self._samples[index] for index in indices]
         limit = min(max(self._timeout, self._task.component(example).longest(example)) for example, _ in samples)
-        future = self._pool.schedule(_score, [samples], timeout=limit)
+        try:
+            future = self._pool.schedule(_score, [samples], timeout=limit)
+        except RuntimeError:  # it broke just now
+            return self._schedule(indices, tries)
         self._jobs.append((indices, limit, tries, self._pool, future))
 
 
