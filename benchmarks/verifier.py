@@ -3,7 +3,7 @@
 python benchmarks/verifier.py --data ../shared/data
 
 The labelled answers are the hostile corpus of the tests; GSM8K references in the renderings of models, with wrong ones
-beside them; MATH-500 references in seven renderings, and those of other problems of the same kind as wrong answers;
+beside them; MATH-500 references in eight renderings, and those of other problems of the same kind as wrong answers;
 lists, pairs, sets and intervals; and references of reasoning_gym, written as LaTeX by sympy. Everything is
 deterministic. To measure another commit, run this file with PYTHONPATH set to that commit's src.
 """
@@ -31,6 +31,7 @@ RENDERINGS = (
     "#### %s",
     "The answer is $%s$.",
     "**Final Answer:** $%s$",
+    "Hence\n\\[ %s. \\]",
 )
 NOISE = ("1234567890", "{", "}", "\\", "\\boxed{", "\\boxed{5", "####", "<answer>", "<think>", "answer is ", "√½−π²")
 

@@ -6,16 +6,20 @@ linear in the length of the text: markers are searched from the end, a few at mo
 of them is read.
 """
 
+import contextlib
 import logging
 import math
 import re
+import signal
 import threading
-import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache, partial
+from itertools import pairwise
 from typing import Any
+
+from fspo.tasks.spelling import DOLLAR, tidy
 
 __all__ = ["equal", "final_answer", "reference"]
 
@@ -25,7 +29,7 @@ MOST_BOXES = 16
 MOST_PHRASES = 4
 CLAUSE = 300  # characters read after a phrase
 TAIL = 600  # characters read after a statement
-SECONDS = 5  # for one comparison
+SECONDS = 2.0  # of processor time for one comparison
 LONGEST_EXPRESSION = 400
 DEEPEST = 16  # brackets inside each other
 MOST_TERMS = 8  # of a chain of equations
@@ -36,15 +40,21 @@ DECIMALS = 6  # so many digits of a rounded fraction are as good as the fraction
 def equal(gold: str, completion: str) -> bool:
     """Whether the final answer that the completion states equals the reference.
 
-    A comparison that math-verify has not decided after `SECONDS` is wrong.
+    What is not decided after `SECONDS` is wrong, so that no answer can choose to be unscored.
     """
     given = final_answer(completion)
     if given is None:
         return False
+    boxes = [content for _, _, content in _boxes(_conclusion(completion))[0]]
+    if boxes and given == boxes[-1] and len(boxes) == len(_COMMA.split(tidy(gold))) > 1:
+        given = ", ".join(boxes)  # boxes all over the text may be one answer
     verdict = _plainly_equal(gold, given)
     if verdict is not None:
         return verdict
-    return _same_expression(_expression(tidy(gold)), _expression(tidy(given)))
+    _math_verify()  # imports sympy, which is not part of the answer's time
+    with _limited():
+        return _same_expression(_expression(tidy(gold)), _expression(tidy(given)))
+    return False
 
 
 def reference(text: str) -> str:
@@ -67,12 +77,14 @@ _JOINED = re.compile(
     r"|\\?[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 _CALCULATED = re.compile(r"\s?\\(?:sqrt|pi|times|cdot|frac)(?![a-zA-Z])|\^(?!\s?\{?\s?\\circ)|\s?[*/+]\s?\d|\s-\s?\d")
+_TAG = re.compile(r"<(/?)(?:answer|ANSWER|Answer|final_answer)>")
 _PHRASE = re.compile(
     r"(?:[Aa]nswers?|ANSWERS?)[*_]{0,3}"
     r"(?:(?:\s+(?:to|of|for)\s[^.\n:=]{1,80}?)?(?:,? (?:then|therefore|thus|hence|indeed),?)?\s{0,4}"
     r"(?:(?:must|should|will|would|has to|turns out to|works out to)\s+be|comes (?:out )?to"
     r"|is|are|was|be|equals?|:|becomes)|\s{0,4}=)(?![a-zA-Z])[\s:*_]{0,8}"
 )
+_HEADING = re.compile(r"(?:^|\n)[#*_ ]*(?:(?:[Tt]he|[Mm]y) )?(?:[Ff]inal )?[Aa]nswer:?[*_]{0,3}[ \t]*\n")
 _SUPPOSED = re.compile(  # before a phrase
     r"\b(?:suppos\w+|assum\w+|pretend|imagine|if|unless|whether|when)\s+(?:that\s+)?(?:\w+\s+){0,3}$"
     r"|\b(?:doubt(?:s|ful)?|unlikely|false|untrue|incorrect|wrong|nobody|no one|wonder|disagree)\b[^,]*$"
@@ -104,9 +116,15 @@ _WITHDRAWN = re.compile(  # after a statement
     r"|^[\s$*.)\]\\}]*(?:is|was)(?:n['’]t| not| wrong| incorrect| false)\b",
     re.IGNORECASE,
 )
+_GIVES_UP = re.compile(  # before a formula
+    r"\b(?:can(?:not|['’]t| not)|could(?:n['’]t| not)|unable to|(?:do|does|did)(?:n['’]t| not) know|not (?:sure|certain"
+    r"|enough)|no idea|giv(?:e|ing) up|maybe|perhaps|guess|uncertain|unsure|unclear|impossible to|insufficient"
+    r"|undetermined|more information|(?:might|could|may) be)\b",
+    re.IGNORECASE,
+)
 _DENIED = re.compile(  # before a box
     r"(?:\b(?:not|never|neither|nor|cannot)|n['’]t)(?:\s+(?:be|equal|simply|just|actually|to|the|answer)){0,3}[\s$*:\\(\[{]*$"
-    r"|(?:\\neq?|≠|!=|\\not\s?=)[\s{]*$|(?:=|\$|\\\[|\\\()\s*[-−]\s?$",
+    r"|(?:\\neq?|≠|!=|\\not\s?=)[\s{]*$",
     re.IGNORECASE,
 )
 
@@ -126,10 +144,7 @@ _Box = tuple[int, int, str]  # start, end, content
 
 def final_answer(text: str) -> str | None:
     """The final answer of a text, or None where it states none."""
-    thinking = list(_THINKING.finditer(text))
-    if thinking and not thinking[-1]["closed"]:
-        return None
-    text = text[thinking[-1].end() if thinking else 0 :]
+    text = _conclusion(text)
     boxes, unfinished = _boxes(text)
     statements = [_last_boxes(text, boxes), _tagged(text), _hashed(text), _phrase(text)]
     stated = [
@@ -142,7 +157,15 @@ def final_answer(text: str) -> str | None:
         return None if _WITHDRAWN.search(text[last.end : last.end + TAIL]) else last.answer or None
     if "\\boxed" in text:
         return None  # what it boxes is no answer
-    return _alone(text)
+    return _displayed(text) or _alone(text)
+
+
+def _conclusion(text: str) -> str:
+    """What stands after the thinking; nothing where that is not closed."""
+    thinking = list(_THINKING.finditer(text))
+    if thinking and not thinking[-1]["closed"]:
+        return ""
+    return text[thinking[-1].end() if thinking else 0 :]
 
 
 def _boxes(text: str) -> tuple[list[_Box], int]:
@@ -167,6 +190,8 @@ def _boxes(text: str) -> tuple[list[_Box], int]:
             boxes.pop()
         before = text[max(0, start - 40) : start]
         content = (opening[2] or text[opening.end() : close - 1]).strip()
+        if re.search(r"(?:=|\$|\\\[|\\\()\s*[-−]\s?$", before):
+            content = f"-{content}" if re.fullmatch(r"[\d.,]+", content) else f"-({content})"
         if not _DENIED.search(before) and not _CALCULATED.match(text, close):
             boxes.append((start, close, content))
     return boxes[::-1], unfinished
@@ -198,11 +223,11 @@ def _last_boxes(text: str, boxes: list[_Box]) -> Statement | None:
 
 def _tagged(text: str) -> Statement | None:
     """<answer>...</answer>"""
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, max(0, end))
-    if start < 0:
+    pairs = [(one, two) for one, two in pairwise(_TAG.finditer(text)) if two[1] and not one[1]]
+    if not pairs:
         return None
-    return Statement(start, end + 9, text[start + 8 : end].strip(), certain=True)
+    opening, closing = pairs[-1]
+    return Statement(opening.start(), closing.end(), text[opening.end() : closing.start()].strip(), certain=True)
 
 
 def _hashed(text: str) -> Statement | None:
@@ -219,7 +244,8 @@ def _phrase(text: str) -> Statement | None:
         start = max(text.rfind(word, 0, start) for word in ("nswer", "NSWER"))
         if start < 1:
             return None
-        phrase = _PHRASE.match(text, start - 1, start + 120)
+        line = text.rfind("\n", max(0, start - 40), start)
+        phrase = _PHRASE.match(text, start - 1, start + 120) or _HEADING.match(text, max(0, line), start + 20)
         if phrase is None:
             continue
         before = re.split(r"[.?!:;,]\s|\n", text[max(0, start - 100) : start - 1])[-1]
@@ -258,6 +284,16 @@ def _read(text: str, content: str, start: int, after: int) -> Statement | None:
     return Statement(start, end, value[numbers[0].start() :].strip(), certain=True) if len(numbers) == 1 else None
 
 
+def _displayed(text: str) -> str | None:
+    """The displayed formula at the end of a text that does not give up before it."""
+    text = text.strip()
+    for opening, closing in (("\\[", "\\]"), ("$$", "$$")):
+        start = text.rfind(opening, 0, len(text) - 2) if text.endswith(closing) else -1
+        if start >= 0 and len(text) - start <= LONGEST and not _GIVES_UP.search(text[max(0, start - TAIL) : start]):
+            return text[start + 2 : -2].strip()
+    return None
+
+
 def _alone(text: str) -> str | None:
     """A text that is nothing but an answer: a value with its unit, or words without any number."""
     text = text.strip()
@@ -268,9 +304,10 @@ def _alone(text: str) -> str | None:
     return None if re.search(r"[\d\\]", text) else text
 
 
-# --- what needs no sympy: numbers, words, choices such as (C) ---
+# --- what needs no sympy: numbers, words, choices such as (C), times of day, digits in another base ---
 
 _WORDS = re.compile(r"\(?[A-Z]\)|(?=.*(?<![\\a-zA-Z])(?:[a-zA-Z]{3,}|[Nn]o)(?![a-zA-Z]))[^\d\\=<>^+*/]+")
+_TIME = re.compile(r"(?:at )?(\d{1,2})(?: ?: ?(\d\d))?(?: ?: ?(\d\d))? ?(am|pm)?")
 
 
 def _plainly_equal(gold: str, given: str) -> bool | None:
@@ -291,6 +328,10 @@ def _plainly_equal(gold: str, given: str) -> bool | None:
     based, other_based = (re.sub(r"[ {}()]", "", text).split("_") for text in (wanted, answer))
     if re.search(r"\d\)? ?_", wanted + answer):  # digits of a number in another base
         return other_based in (based, based[:1])
+    time, other_time = _TIME.fullmatch(wanted), _TIME.fullmatch(answer)
+    if time and other_time:
+        clocks = [(int(match[1]), int(match[2] or 0), int(match[3] or 0)) for match in (time, other_time)]
+        return clocks[0] == clocks[1] and (time[4] == other_time[4] or None in (time[4], other_time[4]))
     return None
 
 
@@ -300,7 +341,6 @@ def _words_of(text: str) -> str:
 
 # --- numbers with their units, exactly ---
 
-DOLLAR = "\ue000"  # a dollar of money, apart from the $ that encloses LaTeX
 _INT = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+)"
 _DECIMAL = rf"(?:{_INT}(?:\.\d*)?|\.\d+)"
 _INSIDE = rf"(?:\{{ ?([-+]? ?{_DECIMAL}) ?\}}|(\d))"
@@ -312,14 +352,14 @@ _NUMBER = re.compile(
     r"| ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?\{? ?(?P<power>[-+]?\d{1,3})(?: ?\})?)?)"
 )
 _UNIT = re.compile(
-    rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z'\-/.()*%{DOLLAR}£€¥₹]"
+    rf"(?P<glued>[a-zA-Z]*)(?:\s|[a-zA-Z\u4e00-\u9fff'\-/.()*%{DOLLAR}£€¥₹]"
     r"|(?:(?<=[a-zA-Z])|(?<=[a-zA-Z] ))\^ ?\{? ?-?[1-4](?: ?\})?|\\cdot)*"
 )
 # Words that change the value, leave it open or make a sentence of it; anything else after a number is its unit.
 _NO_UNIT = re.compile(
     r"\b(?:or|and|not|no|nor|neither|either|plus|minus|times|divided|multiplied|maybe|perhaps|possibly|probably|if|but"
     r"|mod|modulo|base|half|third|pi|sqrt|sin|cos|tan|log|ln|exp|wrong|incorrect|cannot|otherwise|unless|except|wait"
-    r"|frac|choose|factorial|negative|hundred|thousand|million|billion|trillion|squared|cubed)\b|n't\b"
+    r"|frac|choose|factorial|negative|squared|cubed)\b|n't\b|[百千万亿十半零一二三四五六七八九不或和]"
     r"|(?:[-/*(]|\\cdot)(?! ?[a-zA-Z(]|[1-4] ?\}?)"  # a sign at the end
 )
 _KNOWN = {  # without the s of the plural
@@ -332,6 +372,7 @@ _KNOWN = {  # without the s of the plural
     )
     for name in names.split()
 }  # fmt: skip
+_MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SHORT = frozenset(re.findall(r"\S+", "a an of at by on to is it as my up st nd rd th sq"))
 _MONEY = {DOLLAR: "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
 
@@ -379,7 +420,7 @@ def quantity(text: str) -> Quantity | None:
     unit = _read_unit(text[number.end() :]) if number else None
     if number is None or unit is None:
         return None
-    percent, name = unit
+    factor, percent, name = unit
     power = number["e"] or number["power"]
     if number["decimal"] is not None:
         value = _fraction(number["decimal"]) * (Fraction(10) ** int(power) if power else 1)
@@ -391,15 +432,15 @@ def quantity(text: str) -> Quantity | None:
         value += _fraction(number["whole"] or "0")
     if (number["sign"] == "-") != (number["sign2"] == "-"):
         value = -value
-    return Quantity(value, percent, _MONEY.get(number["money"] or "", name), decimals)
+    return Quantity(value * factor, percent, _MONEY.get(number["money"] or "", name), decimals)
 
 
 def _fraction(text: str) -> Fraction:
     return Fraction(re.sub("[, ]", "", text).removesuffix("."))
 
 
-def _read_unit(tail: str) -> tuple[bool, str | None] | None:
-    """Whether the words after a number are per cent, and their unit; None if they are no unit."""
+def _read_unit(tail: str) -> tuple[int, bool, str | None] | None:
+    """A multiple (million), whether it is per cent, and the unit; None if the words after a number are no unit."""
     tail = tail.lower().replace("per cent", "percent")
     after = _UNIT.fullmatch(tail)
     if after is None or _NO_UNIT.search(tail) or "%" in tail.strip()[1:]:
@@ -409,95 +450,30 @@ def _read_unit(tail: str) -> tuple[bool, str | None] | None:
         return None
     if after["glued"] and words[0] not in _SHORT and (words[0] not in _KNOWN or len(words[0]) == 1):
         return None  # 5x, and 5m, which may be a product
+    factor = _MULTIPLES.get(words[0], 1) if words else 1
+    if any(word in _MULTIPLES for word in words[1:]):
+        return None
     if "%" in tail or "percent" in words:
-        return True, None
+        return factor, True, None
     unit = next((_KNOWN[word] for word in words if word in _KNOWN), None)
     unit = unit or next((name for sign, name in _MONEY.items() if sign in tail), None)
     power = re.search(r"\^ ?\{? ?([23])|\b(?:square|sq)|\b(?:cubic|cu)\b", tail)
     if unit is None or power is None:
-        return False, unit
-    return False, unit + (power[1] or ("2" if "sq" in power[0] else "3"))
-
-
-# --- one spelling: Unicode and LaTeX write the same thing in many ways ---
-
-_SYMBOLS = str.maketrans({
-    "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/", "∞": r"\infty ",
-    "°": " degrees ", "º": " degrees ", "’": "'", "−": "-", "–": "-", "—": "-", "‑": "-", "\u200b": "", "\ufeff": "",
-    "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
-    "±": r"\pm ", "∅": r"\emptyset ", "⇒": r"\Rightarrow ", "→": r"\Rightarrow ",
-})  # fmt: skip
-_COMMANDS_FOR = {
-    name: command
-    for command, names in {
-        r"\frac": "dfrac tfrac cfrac nicefrac", r"\le ": "leqslant leq", r"\ge ": "geqslant geq", r"\neq ": "ne",
-        "<": "lt", ">": "gt", r"\approx ": "simeq", r"\Rightarrow ": "implies rightarrow to", "(": "langle lbrack",
-        r"\emptyset ": "varnothing", ")": "rangle rbrack", r"\{": "lbrace", r"\}": "rbrace", " degrees ": "degree",
-        " ": "quad qquad space therefore checkmark square qed",
-        "": "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle bf rm it large Large",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
-_TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|bb|bin)|[mfh]?box|emph|operatorname\*?|boxed|bm|boldsymbol"
-    r"|underline|ensuremath) ?\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
-)
-_REPLACED = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:textcolor|color|[hv]?phantom|[hv]space\*?) ?\{[^{}]*\}", " "),
-        (r"(?<!\\)\\! *", ""),
-        (r"\{([,:])\}", r"\1"),
-        (r"(?<!\\)\\[,;:> ()\[\]]|\\\\ *$", " "),
-        (r"\\([a-zA-Z]+)", lambda m: _COMMANDS_FOR.get(m[1], m[0])),
-        (r"(?<=\d) ?\^ ?\{? ?o ?\}?(?![a-zA-Z])|\^ ?\{? ?\\circ ?\}?|\^ ?\{ ?degrees ?\}|\^ ?degrees", " degrees "),
-        (r"degrees *(?:(C)|F)(?![a-zA-Z])", lambda m: " celsius " if m[1] else " fahrenheit "),
-        (r"\\%", "%"),
-        (r"(?<=[\w)}]) ?\*\* ?(?=[\w({-])", "^"),
-        (r"(?<![\\a-zA-Z])sqrt ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+))", r"\\sqrt{\1\2\3}"),
-        (r"(?<![\\a-zA-Z])(?:(pi)|infinity)(?![a-zA-Z])", lambda m: r"\pi " if m[1] else r"\infty "),
-        (r"(?i)(?<=\d) ?([ap])\.? ?m\b\.?", lambda m: m[1].lower() + "m"),
-        (r"\\\{ ?[a-z](?: *\\in *R)? *(?::|\\mid|\\vert|\|) ?(?=[^{}|]*(?:[<>=]|\\[lg]e))([^{}|]*)\\\}", r"\1"),
-        (";", ","),
-        ("  +", " "),
-    )
-]
-_LABEL = re.compile(r"^(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])")
-
-
-@lru_cache(maxsize=4096)
-def tidy(text: str) -> str:
-    """The same mathematics in one spelling: ASCII and a few LaTeX commands, without delimiters and font commands."""
-    if text.isascii() and text.isdigit():
-        return text
-    if not text.isascii():
-        text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", r"^{\g<0>}", re.sub("[₀-₉]+", r"_{\g<0>}", text))
-        text = unicodedata.normalize("NFKC", text.translate(_SYMBOLS)).translate(_SYMBOLS)
-        text = re.sub(r"√ ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+|[a-zA-Zπ]))", r"\\sqrt{\1\2\3}", text)
-    text = re.sub(r"[\s~]", " ", text).replace("\\$", DOLLAR).replace("$", " ")
-    for _ in range(3):  # text inside text
-        text = _TEXT.sub(r" \1 ", text)
-    for pattern, replacement in _REPLACED:
-        text = pattern.sub(replacement, text)
-    text = _LABEL.sub("", _trimmed(text))
-    braced = re.fullmatch(r"\{([^{}]*)\}", text)
-    return _trimmed(braced[1]) if braced else text
-
-
-def _trimmed(text: str) -> str:
-    return text.lstrip(" *`\"':=,;").rstrip(" *`\"':=,;.")  # a point in front belongs to the number
+        return factor, False, unit
+    return factor, False, unit + (power[1] or ("2" if "sq" in power[0] else "3"))
 
 
 # --- expressions, by math-verify, within limits that are checked before anything is parsed ---
 
-_EQUALS = re.compile(r"\\approx(?![a-zA-Z])|(?<![<>!:])=")
+_EQUALS = re.compile(r"(?<![<>!:])=")
+_COMMA = re.compile(r",(?: (?:and|or)(?![a-zA-Z]))?|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])")
+_SIGN = re.compile(r"\\pm(?![a-zA-Z])|\+/-|\+-")
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|neq)(?![a-zA-Z])")
 _BRACKETS = re.compile(r"(\\?[(\[{])(?:(?![)\]}] ?,|\\cup).)*(\\?[)\]}])")
 _UNIT_AFTER = re.compile(r"(?<=[\d})a-z]) ((?:[a-zA-Z]{2,}[ /])*[a-zA-Z]{2,}(?:\^ ?\{?[23]\}?)?)$")
 _NEGATED = re.compile(
     r"\b(?:not|no|never|isn't|neither|nor|cannot|suppose|assume|assuming|if|try|maybe|perhaps|guess|unless|wrong|false"
-    r"|incorrect)\b|\\(?:not|notin|neg|lnot|neq|Rightarrow)(?![a-zA-Z])",
+    r"|incorrect)\b|\\(?:not|notin|neg|lnot|neq)(?![a-zA-Z])",
     re.IGNORECASE,
 )
 
@@ -507,34 +483,71 @@ def _expression(text: str) -> str:
     number, unit = quantity(text), _UNIT_AFTER.search(text)
     if number is not None:
         return str(number.value)
-    return text[: unit.start()].strip() if unit and quantity("1 " + unit[1]) else text
+    text = text[: unit.start()].strip() if unit and quantity("1 " + unit[1]) else text
+    return re.sub(r"(?<=[\d})]) (?=[a-zA-Z](?![a-zA-Z]))", "", text)  # 5 i
 
 
 def _same_expression(gold: str, given: str) -> bool:
     """Whether math-verify finds the same, and all terms of a chain of equations and the kinds of brackets agree."""
     if _NEGATED.search(given):
         return False
+    head, arrow, conclusion = given.rpartition("\\Rightarrow")
+    if arrow:  # 18 -> 19 states no value
+        return quantity(head.strip()) is None and _same_value(gold, conclusion.strip())
+    exact, rounding, rounded = given.rpartition("\\approx")
+    if rounding:
+        return _same_rounded(gold, _EQUALS.split(exact)[-1].strip(), rounded.strip())
+    gold, given = _listed(gold), _listed(given)
+    if gold.startswith("(") and re.match(r"[A-Z] ?\(", given):  # the point P(3, 4)
+        given = given[1:].strip()
     terms = [term.strip() for term in _EQUALS.split(given)]
     if len(terms) > 1 and "=" not in gold and not re.search(r",|\b(?:and|or)\b", re.sub(r"\([^()]*\)", "", given)):
         return len(terms) <= MOST_TERMS and _same_chain(gold, terms)
     if _INEQUALITY.search(gold) and not re.search(r"[<>(\[]|\\[lg]e", given):
         return False  # 2 < x < 3 is no pair of numbers
+    unions, rays = gold.split("\\cup"), _COMMA.split(given)
+    if _INEQUALITY.search(given) and len(unions) == len(rays) > 1:  # x < 1 or x > 2
+        return all(any(_equivalent(union, ray) for ray in rays) for union in unions)
     brackets, other_brackets = _BRACKETS.fullmatch(gold), _BRACKETS.fullmatch(given)
     if "," in gold and brackets and other_brackets and brackets.groups() != other_brackets.groups():
         return False
     return _equivalent(gold, given)
 
 
+def _listed(text: str) -> str:
+    """`1 \\pm 2` as the list of its two values, and `y = 2, x = 1` as a pair in the order of the letters."""
+    if _SIGN.search(text) and "," not in text:
+        return f"{_SIGN.sub('+', text)}, {_SIGN.sub('-', text)}"
+    named = [re.fullmatch(r" ?([a-zA-Z]) ?=([^=<>]+)", part) for part in _COMMA.split(text)]
+    values = {match[1]: match[2] for match in named if match}
+    if len(values) == len(named) > 1:
+        return "(" + ", ".join(values[name] for name in sorted(values)) + ")"
+    return text
+
+
+def _same_value(gold: str, given: str) -> bool:
+    wanted, number = quantity(gold), quantity(given)
+    return wanted.equals(number) if wanted and number else _same_expression(_expression(gold), _expression(given))
+
+
 def _same_chain(gold: str, terms: list[str]) -> bool:
     """A chain `x = 2 + 3 = 5` is 5 if all its terms but names are: 2 + 2 = 42 is not 42."""
     values = [term for term in terms if term and not _is_name(term)] or terms[-1:]
-    wanted = quantity(gold)
-    for value in values:
-        number = quantity(value)
-        same = wanted.equals(number) if wanted and number else _equivalent(gold, _expression(value))
-        if not same:
-            return False
-    return True
+    return all(_same_value(gold, value) for value in values)
+
+
+def _same_rounded(gold: str, exact: str, rounded: str) -> bool:
+    """`17/6 \\approx 3` is 17/6 as well as 3: the two sides differ by at most 5 %, or by rounding."""
+    if not exact or _is_name(exact):
+        return _same_value(gold, rounded)
+    if not _readable(exact) or not _readable(rounded):
+        return False
+    try:
+        a, b = (complex(_parsed(text)[0].evalf()) for text in (exact, rounded))
+    except (TypeError, AttributeError, IndexError):  # an expression with names
+        return False
+    near = abs(a - b) <= max(0.05 * abs(a), 0.5 * 10.0 ** -len(rounded.partition(".")[2]))
+    return near and (_same_value(gold, exact) or _same_value(gold, rounded))
 
 
 def _is_name(text: str) -> bool:
@@ -570,15 +583,14 @@ def _readable(text: str) -> bool:
 
 
 def _equivalent(gold: str, given: str) -> bool:
-    """Whether math-verify finds two tidy expressions equal. Its time limit is a signal, for main threads only."""
+    """Whether math-verify finds two tidy expressions equal. Its own time limits, by the wall clock, are off."""
     if not _readable(given):
         return False
     wanted = _parsed(gold)
     if not wanted:
         raise ValueError(f"math-verify cannot read the reference answer {gold!r}: correct that row")
-    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
     verify = _math_verify()[1]
-    return bool(verify(wanted, _parsed(given), timeout_seconds=seconds, allow_set_relation_comp=True))
+    return bool(verify(wanted, _parsed(given), timeout_seconds=None, allow_set_relation_comp=True))
 
 
 @lru_cache(maxsize=4096)
@@ -598,3 +610,28 @@ def _math_verify() -> tuple[Callable[[str], list[Any]], Callable[..., bool]]:
     spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
     latex = [LatexExtractionConfig(normalization_config=spelling)]  # the other kind would find the 5 in "5 -"
     return partial(parse, extraction_config=latex, parsing_timeout=None), verify
+
+
+class _TimeOverError(BaseException):
+    """Not an `Exception`, which sympy and math-verify would catch."""
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Leave the block after `SECONDS` of processor time, in a main thread as that of a scoring process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TimeOverError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS, SECONDS / 4)
+    try:
+        yield
+    except _TimeOverError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
