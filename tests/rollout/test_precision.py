@@ -65,14 +65,18 @@ def settings(precision: Any, **rollout: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_run_corrects_for_what_rounding_changed(tmp_path: Path, staleness: int) -> None:
-    outside = {}
+    outside, widest = {}, {}
     for precision in (2, 23):
         train(settings(precision, staleness=staleness), tmp_path / str(precision))
         metrics = read_lines(tmp_path / str(precision), Metrics)
         outside[precision] = metrics[-1].model_dump()["mismatch_outside"]
-        assert len(pl.read_parquet(tmp_path / str(precision) / "records" / "*.parquet")) > 0
+        rows = pl.read_parquet(tmp_path / str(precision) / "records" / "*.parquet")
+        widths = (rows["mismatch"] / rows["length"].sqrt()).abs()
+        widest[precision] = widths.max()
+        assert outside[precision] == pytest.approx((widths > 0.01).tail(32).mean())  # of the last step
     assert outside[23] == 0.0  # 23 bits are all that float32 has
     assert outside[2] > 0.2
+    assert widest[23] < 1e-4
 
 
 def test_a_bad_precision_is_refused() -> None:

@@ -286,7 +286,15 @@ def _columns(
         "advantage": [answers.advantages[i] for i in rows],
         "log_ratio": [log_ratio.get(i) for i in rows],
         "accepted": [accepted.get(i) for i in rows],
+        "mismatch": [_mismatch(answers, i) if i in log_ratio else None for i in rows],
     }
+
+
+def _mismatch(answers: Answers, i: int) -> float | None:
+    """The sum over an answer's tokens of log pi_old - log pi_sampler; None where the trainer's policy sampled it."""
+    if answers.old is None or not answers.sampler_logprobs:
+        return None
+    return float(answers.old[i].double().sum()) - math.fsum(answers.sampler_logprobs[i])
 
 
 def _padded(rows: list[list[float]], like: Tensor) -> Tensor:
