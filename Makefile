@@ -82,7 +82,8 @@ release: $(VENV)/.train  ## build the wheel and the source archive, check them, 
 	build/release/venv/bin/python $(PIP) -c constraints.txt torch
 	$(call install,build/release/venv) -c constraints.txt "$$(ls dist/*.whl)[train]"
 	cd build/release && venv/bin/fspo --version && venv/bin/python -m fspo methods && venv/bin/fspo recipes && \
-		venv/bin/fspo train model.path=tiny:1x32 warmup=null steps=3 eval.prompts=16 --out run && \
+		venv/bin/fspo train model.path=tiny:1x32 warmup=null task.name=sort task.graded=true task.n_max=6 steps=3 \
+			eval.prompts=16 --out run && \
 		venv/bin/fspo audit run
 
 # --- checks ---------------------------------------------------------------------------------------------------------
