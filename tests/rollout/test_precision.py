@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fspo
 from fspo.config import TrainConfig
 from fspo.model.loading import load
 from fspo.rollout.precision import round_weights, rounded
@@ -77,6 +78,7 @@ def test_a_run_corrects_for_what_rounding_changed(tmp_path: Path, staleness: int
     assert outside[23] == 0.0  # 23 bits are all that float32 has
     assert outside[2] > 0.2
     assert widest[23] < 1e-4
+    assert fspo.audit(tmp_path / "2", mismatch=True).mismatch is not None
 
 
 def test_a_bad_precision_is_refused() -> None:

@@ -26,8 +26,12 @@ Columns = dict[str, Array]
 NAMES: dict[str, tuple[str, ...]] = {
     "length": ("length", "response_length", "completion_length", "num_tokens", "n_tokens", "response_len"),
     "log_ratio": ("log_ratio", "logratio", "log_ratios", "seq_log_ratio", "sequence_log_ratio"),
-    "logprobs": ("logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps"),
-    "old_logprobs": ("old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps"),
+    "logprobs": (
+        "logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps", "trainer_logprobs",
+    ),
+    "old_logprobs": (
+        "old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps", "prev_logprobs",
+    ),
     "sampler_logprobs": (
         "sampler_logprobs", "sampling_per_token_logps", "sampling_logprobs", "rollout_log_probs", "rollout_logprobs",
         "inference_logprobs", "generation_logprobs",
@@ -38,7 +42,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "reward": ("reward", "rewards", "score", "scores"),
     "truncated": ("truncated", "is_truncated"),
     "off_policy": ("off_policy",),
-    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask"),
+    "mask": (
+        "mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "token_loss_mask", "loss_masks",
+    ),
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
@@ -109,6 +115,8 @@ def assign(
         known = next((name for name in names if name in schema and _fits(schema[name], role)), None)
         if role not in given and known is not None:
             columns[role] = known
+    if mismatch and "mismatch" in schema and given.keys().isdisjoint(RATIOS):  # the rows of a run
+        columns["log_ratio"] = "mismatch"
     sampler, old = columns.pop("sampler_logprobs", None), columns.get("old_logprobs", columns.get("logprobs"))
     forced = mismatch
     if sampler and old and (mismatch or not ("log_ratio" in columns or columns.keys() >= set(PAIR))):
@@ -273,8 +281,6 @@ class BatchReader:
         if "mask" in lists:
             keep = np.asarray(lists["mask"].explode().cast(pl.Float64).fill_null(0.0).to_numpy() > 0)
             L = np.add.reduceat(keep, np.cumsum(sizes) - sizes, dtype=np.intp)
-            if L.min() < 1:
-                self.fail(L < 1, ratio[0], "has no trained token in its mask: leave such answers out")
         else:
             self._refuse_padding(ratio[0], lists[ratio[0]], sizes)
         flat: Columns = {}
@@ -296,7 +302,7 @@ class BatchReader:
     def _sizes(self, lists: dict[str, pl.Series]) -> Array:
         """The number of tokens of each answer, which all lists must have."""
         first = next(iter(lists))
-        expected = lists[first].list.len().to_numpy().astype(np.intp)
+        expected = lists[first].list.len().fill_null(0).to_numpy().astype(np.intp)
         for role, values in lists.items():
             if values.null_count():
                 self.fail(values.is_null().to_numpy(), role, EMPTY)
@@ -334,7 +340,7 @@ class Gathered:
     columns: Columns
     rows: int  # of all the data
     stride: int  # one row of so many is audited
-    empty: int  # answers without a character among them, which are left out
+    empty: int  # answers without a character or a trained token among them, which are left out
 
 
 def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objective | None) -> Gathered:
@@ -343,13 +349,19 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
     stride = max(1, -(-known // MOST))
     rng = np.random.default_rng(0)
     parts: list[Columns] = []
-    rows = 0
+    rows = empty = 0
     for source, roles in zip(sources, by_source, strict=True):
         first = 0
         for batch in source.batches(roles.needed):
             chosen = _one_of_each(stride, batch.height, rng)
-            reader = BatchReader(batch if stride == 1 else batch[chosen], roles, source, first + chosen)
+            trained = chosen[_trained(batch, roles)[chosen]]
+            empty += len(chosen) - len(trained)
+            reader = BatchReader(
+                batch if len(trained) == batch.height else batch[trained], roles, source, first + trained
+            )
             first += batch.height
+            if not len(trained):
+                continue
             parts.append(_read(reader, rule))
             for role in EVERYWHERE:
                 if (role in parts[0]) != (role in parts[-1]):
@@ -364,7 +376,15 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
     if (more := round(len(chosen) / MOST)) > 1:  # a file of text does not say how many rows it has
         chosen, stride = chosen[_one_of_each(more, len(chosen), rng)], stride * more
     columns = {name: values[chosen] for name, values in columns.items()}
-    return Gathered(by_source[0], columns, rows, stride, int((~written).sum()))
+    return Gathered(by_source[0], columns, rows, stride, empty + int((~written).sum()))
+
+
+def _trained(batch: pl.DataFrame, roles: Roles) -> Array:
+    """Whether the mask of an answer, if there is one, leaves a token of it."""
+    if not (roles.tokens and "mask" in roles):
+        return np.ones(batch.height, bool)
+    mask = batch[roles.columns["mask"]]
+    return (mask.is_null() | (mask.list.max().cast(pl.Float64).fill_null(0.0) > 0)).to_numpy()
 
 
 def _one_of_each(stride: int, n: int, rng: np.random.Generator) -> Array:

@@ -36,8 +36,8 @@ class Source:
 
     names: list[str]
     frame: pl.LazyFrame
-    counts: list[int] | None = None  # rows per file, where they are known without reading
     trainer: str = ""  # whose dump it is
+    counts: list[int] | None = None  # rows per file, where they are known without reading
     schema: Schema = field(init=False)  # arrays of one size are lists
 
     def __post_init__(self) -> None:
@@ -62,6 +62,8 @@ class Source:
             for batch in self.frame.select(columns).collect_batches():
                 if recorded:
                     batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
+                elif "mismatch" in columns:  # of an answer that was not computed it is not known
+                    batch = batch.drop_nulls("mismatch")
                 if batch.height:
                     yield batch
         except pl.exceptions.PolarsError as error:
@@ -81,7 +83,7 @@ def open_sources(data: Any) -> list[Source]:
         if isinstance(data, dict) or hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
             data = pl.DataFrame(data)
         if isinstance(data, pl.DataFrame | pl.LazyFrame):
-            return [Source([FRAME], data.lazy(), _count(data))]
+            return [Source([FRAME], data.lazy(), "", _count(data))]
     except (pl.exceptions.PolarsError, pa.ArrowException, TypeError) as error:
         raise ValueError(f"{FRAME} is no table: {str(error).splitlines()[0]}") from None
     raise ValueError(
@@ -133,15 +135,14 @@ def _opened(names: list[str]) -> Source:
     try:
         if kind == ".pt":
             samples = dumps.slime(path)
-            return Source(names, samples.lazy(), [samples.height], "slime")
+            return Source(names, samples.lazy(), "slime", [samples.height])
         if kind == ".parquet":
             table: pl.LazyFrame | pl.DataFrame = pl.scan_parquet(names, glob=False)
             counts: list[int] | None = [pq.read_metadata(name).num_rows for name in names]
         else:
             table = _text(path, kind)
             counts = _count(table)
-        dump = dumps.recognised(table.collect_schema())
-        return Source(names, dump.table(table.lazy()), counts, dump.trainer)
+        return Source(names, *dumps.recognised(table.lazy(), path), counts)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         _unreadable(names, error)
 
@@ -169,13 +170,11 @@ def _expand(path: str) -> list[str]:
 
 def _tables(folder: Path) -> list[Path]:
     """A trainer's dump, or the tables of one kind: a folder of Parquet files may hold descriptions in JSON too."""
-    for pattern in dumps.FILES:
-        if dumped := sorted(folder.glob(pattern)):
-            return dumped
-    for suffix in (*SUFFIXES, *PICKLES):
-        if tables := sorted(p for p in folder.iterdir() if _ending(p) == suffix and p.is_file()):
-            return tables
-    return []
+    by_ending = sorted(p for p in folder.iterdir() if p.is_file())
+    choices = [sorted(folder.glob(pattern)) for pattern in dumps.FILES]
+    choices += [[p for p in by_ending if _ending(p) == suffix] for suffix in (*SUFFIXES, *PICKLES)]
+    choices += [sorted(folder.glob(f"**/{pattern}")) for pattern in dumps.FILES]
+    return next((tables for tables in choices if tables), [])
 
 
 def _ending(path: Path) -> str:
