@@ -69,9 +69,7 @@ def main() -> None:
                     for side, source in sides.items():
                         print(f"{name} {k}/{given.repeats} {side}, {time.strftime('%X')}", file=sys.stderr, flush=True)
                         folder = Path(scratch) / f"{name}-{side}-{k}"
-                        measured(
-                            source, ["train", *settings, "eval.every=100", "eval.prompts=16", "--out", str(folder)]
-                        )
+                        measured(source, ["train", *settings, "eval.prompts=16", "--out", str(folder)])
                         speeds[side].append(speed(folder))
                 shown(f"{name}, speed", [a / b for a, b in zip(speeds["this"][1:], speeds["other"][1:], strict=True)])
         if given.only in (None, "audit"):
