@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fspo.comparisons import page
 from fspo.comparisons import plan as plans
-from fspo.comparisons.plan import Cell, Plan, current, key_of, train_config
+from fspo.comparisons.plan import Cell, Plan, key_of, train_config
 from fspo.comparisons.results import read
 from fspo.comparisons.suite import Suite, load, merge, names
 
@@ -246,15 +246,6 @@ def test_a_key_depends_on_what_was_set_and_not_on_defaults_or_the_rest_of_the_su
     assert set(cell.config) == {"steps", "warmup", "task", "objective", "advantage", "seed", "eval"}
     assert cell.key == key_of(cell.config, cell.warm_start)
     assert cell.key != key_of(cell.config, cell.warm_start, schema=plans.SCHEMA_VERSION + 1)
-
-
-def test_a_renamed_or_removed_setting_orphans_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "RENAMED", {"update.rate": "update.lr", "rollout.gone": None})
-    stored = {"steps": 4, "update": {"rate": 1e-4, "epochs": 2}, "rollout": {"gone": 1, "group": 4}}
-    now = {"steps": 4, "update": {"lr": 1e-4, "epochs": 2}, "rollout": {"group": 4}}
-    assert current(stored) == now
-    assert current(now) == now
-    assert current({"steps": 4}) == {"steps": 4}
 
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -5,7 +5,7 @@ steps, from the same warm start; every method that is tuned has the same number 
 
 A cell is identified by the settings that its suite sets, the number of its warm start and `SCHEMA_VERSION`. Defaults
 are no part of its key: a new setting, or a new default that leaves runs as they were, orphans no result. A change that
-gives stored cells other outcomes raises `SCHEMA_VERSION`; a setting that is renamed or removed is listed in `RENAMED`.
+gives stored cells other outcomes raises `SCHEMA_VERSION`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,9 +21,6 @@ from fspo.comparisons.suite import Suite, Values, merge
 from fspo.config import TrainConfig
 
 SCHEMA_VERSION = 1
-RENAMED: Mapping[str, str | None] = {}
-"""Dotted names of settings that stored rows may have, and what they are called now; None for those that are gone."""
-
 FIRST_TUNING_SEED = 1000  # far above any test seed: tuning and tests share no seed
 NO_TRIAL = -1
 
@@ -205,22 +202,6 @@ def train_config(config: Values) -> TrainConfig:
 def key_of(config: Values, warm_start: int, schema: int = SCHEMA_VERSION) -> str:
     """The key of a cell, from what was set."""
     return _digest([schema, config, warm_start])
-
-
-def current(config: Values) -> Values:
-    """A stored configuration under the names that settings have now."""
-    result: Values = json.loads(json.dumps(config))
-    for old, new in RENAMED.items():
-        *path, name = old.split(".")
-        table = result
-        for key in path:
-            table = table.get(key, {})
-        if name in table:
-            value = table.pop(name)
-            for key in reversed(new.split(".") if new else []):
-                value = {key: value}
-            result = merge(result, value) if new else result
-    return result
 
 
 def _digest(value: Any) -> str:

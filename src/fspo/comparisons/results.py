@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fspo import runs
-from fspo.comparisons.plan import Row, current, key_of
+from fspo.comparisons.plan import Row
 from fspo.files import replacing
 from fspo.runs import rows as run_rows
 
@@ -94,15 +94,12 @@ def _table(rows: list[Row]) -> pa.Table:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a results file or of the file in a folder, with the names and keys that they have now."""
+    """The rows of a results file or of the file in a folder."""
     path = path / "results.parquet" if path.is_dir() else path
     try:
         rows: list[Row] = pq.read_table(path).select(SCHEMA.names).cast(SCHEMA).to_pylist()
     except (pa.ArrowException, KeyError, FileNotFoundError) as error:
         raise ValueError(f"{path} is not a results file of this version: {' '.join(str(error).split())}") from None
-    for row in rows:
-        config = current(json.loads(row["config"]))
-        row |= {"config": json.dumps(config), "key": key_of(config, row["warm_start"], row["schema"])}
     return rows
 
 
