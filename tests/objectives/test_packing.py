@@ -104,9 +104,36 @@ def test_a_response_without_tokens_counts_in_a_packed_batch() -> None:
         ({"segment_ids": torch.zeros(3)}, r"segment_ids must have the shape \(4,\), not \(3,\)"),
         ({"cu_seqlens": [0, 2, 4], "mask": torch.ones(4)}, r"mask must be a bool tensor of shape \(4,\)"),
         ({"cu_seqlens": [0, 1, 2, 4]}, r"advantages must have the shape \(3,\), not \(2,\)"),
+        ({"segment_ids": torch.tensor([0, 1, 0, 1])}, "segment_ids come back to a response"),
+        ({"cu_seqlens": [0, 2, 4], "ref_logprobs": torch.zeros(3)}, r"ref_logprobs has the shape \(3,\)"),
     ],
 )
 def test_bad_packing_is_one_clear_sentence(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as error:
         fspo.objectives.get("fspo")(torch.zeros(4), torch.zeros(4), torch.ones(2), **arguments)
     assert "\n" not in str(error.value)
+
+
+def test_lists_must_agree_sequence_by_sequence() -> None:
+    """Not in their sum only: the tokens of one response would be compared with those of another."""
+    objective, A = fspo.objectives.get("fspo"), torch.ones(2)
+    for old in ([torch.zeros(3), torch.zeros(2)], [torch.zeros(2)], [torch.zeros(2), torch.zeros(3), torch.zeros(0)]):
+        with pytest.raises(ValueError, match=r"from sequence \d on, old_logprobs has \[\S* ?\S*\] tokens"):
+            objective([torch.zeros(2), torch.zeros(3)], old, A)
+
+
+@pytest.mark.slow
+def test_packed_is_padded_in_single_precision() -> None:
+    objective = fspo.objectives.get("fspo")
+    for seed in range(1000):
+        batch = random_batch(seed, torch.float32)
+        batch.mask[seed % len(batch.mask)] &= seed % 3 > 0  # in every third batch a response without a token
+        flat = batch.logprobs[batch.mask].requires_grad_()
+        ids = batch.mask.nonzero()[:, 0]
+        rows = batch.mask.any(-1)
+        ours = objective(flat, batch.old_logprobs[batch.mask], batch.advantages[rows], segment_ids=ids)
+        theirs, gradient = padded(objective, batch[rows])
+        expected = torch.cat(gradient)
+        (found,) = torch.autograd.grad(ours.loss, flat)
+        assert (found - expected).norm() <= 1e-6 * expected.norm()
+        assert abs(ours.loss - theirs.loss) <= 1e-6 * batch.advantages.abs().mean()

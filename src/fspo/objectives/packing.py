@@ -34,9 +34,10 @@ class Packing:
                 "flat log-probs need either segment_ids (N,) or cu_seqlens (B + 1,), to say where a response ends"
             )
         if segment_ids is not None:
+            segment_ids = torch.as_tensor(segment_ids)
             if tuple(segment_ids.shape) != (tokens,):
                 raise ValueError(f"segment_ids must have the shape ({tokens},), not {tuple(segment_ids.shape)}")
-            row, counts = torch.unique_consecutive(segment_ids, return_inverse=True, return_counts=True)[1:]
+            ids, row, counts = torch.unique_consecutive(segment_ids, return_inverse=True, return_counts=True)
         else:
             starts = torch.as_tensor(cu_seqlens).long()
             counts = starts.diff()
@@ -50,6 +51,8 @@ class Packing:
                 raise ValueError(f"mask must be a bool tensor of shape ({tokens},); mask.bool() makes one")
             row = row[mask.to(row.device)]
             counts = torch.bincount(row, minlength=len(counts))
+        if segment_ids is not None and len(torch.unique(ids[counts > 0])) < int((counts > 0).sum()):
+            raise ValueError("segment_ids come back to a response after another one: order the tokens by response")
         return cls(row, counts.cumsum(0), mask)
 
     def to(self, device: Any) -> Packing:
@@ -85,9 +88,10 @@ def laid_out(
     """Per-token inputs of any form: padded as they are; a list or flat ones as flat trained tokens, with a packing."""
     logprobs = tokens["logprobs"]
     if isinstance(logprobs, list | tuple) and all(isinstance(row, torch.Tensor) for row in logprobs):
-        cu_seqlens = [0, *itertools.accumulate(len(row) for row in logprobs)]
-        tokens = {name: _joined(rows) for name, rows in tokens.items()}
-        mask = _joined(mask)
+        lengths = [len(row) for row in logprobs]
+        cu_seqlens = [0, *itertools.accumulate(lengths)]
+        tokens = {name: _joined(name, rows, lengths) for name, rows in tokens.items()}
+        mask = _joined("mask", mask, lengths)
     elif segment_ids is None and cu_seqlens is None:
         return tokens, mask, None
     flat = tokens["logprobs"]
@@ -100,5 +104,12 @@ def laid_out(
     return {name: values if values is None else packing.take(values) for name, values in tokens.items()}, None, packing
 
 
-def _joined(rows: Any) -> Any:
-    return torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows
+def _joined(name: str, rows: Any, lengths: list[int]) -> Any:
+    if not isinstance(rows, list | tuple):
+        return rows
+    if (found := [len(row) for row in rows]) != lengths:
+        k = next(k for k in range(len(lengths) + 1) if found[k : k + 1] != lengths[k : k + 1])
+        raise ValueError(
+            f"from sequence {k} on, {name} has {found[k : k + 3]} tokens and logprobs {lengths[k : k + 3]}"
+        )
+    return torch.cat(list(rows)) if rows else torch.zeros(0)
