@@ -170,6 +170,8 @@ def test_all_forms_of_a_batch_have_the_rows_of_the_objective(rule: str | None, t
          "sampler_logprobs": sampler.flatten()},
         {"logprobs": new[mask], "old_logprobs": old[mask], "advantages": A.unsqueeze(1).expand(12, 30)[mask],
          "cu_seqlens": [0, *mask.sum(-1).cumsum(0).tolist()], "sampler_logprobs": sampler[mask]},
+        {"logprobs": [row.detach().numpy() for row in new], "old_logprobs": old.tolist(), "advantages": A.tolist(),
+         "mask": list(mask.numpy()), "sampler_logprobs": [row.numpy() for row in sampler]},
     ]  # fmt: skip
     found = [recorded(tmp_path / str(k), rule, **form) for k, form in enumerate(forms)]
     (metrics, rows), trained = found[0], mask.any(-1)
@@ -247,6 +249,8 @@ def test_nothing_stops_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.warns(RunWarning) as caught:  # noqa: PT031 (all of them count)
         assert recorder.record(new * torch.nan, old, A, mask) == {}
         assert recorder.record(new, old, A * torch.inf, mask) == {}
+        assert recorder.record(new[:0], old[:0], A[:0], mask[:0]) == recorder.record([], [], []) == {}
+        assert "clip_rate" not in recorder.record(new, old, A, mask, accepted=torch.full((12,), 1.2))
         for _ in range(3):
             recorder.record(new, old, -A.abs(), mask)  # nearly half of them are clipped
             recorder.record(torch.where(mask, old - 0.1, 0.0), old, -A.abs(), mask)  # and all of these
@@ -256,11 +260,11 @@ def test_nothing_stops_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert recorder.record(new, old, A, mask)["sigma"] > 0
     assert (recorder.not_finite, recorder.lost) == (2, 2)
     texts = [str(warning.message) for warning in caught]
-    assert [sum(word in text for text in texts) for word in ("NaN", "clipping removed", "cannot be written")] == [
-        1,
-        1,
-        1,
-    ]
+    words = ("NaN", "not a share", "clipping removed", "cannot be written")
+    assert [sum(word in text for text in texts) for word in words] == [1, 1, 1, 1]
+    with pytest.warns(RunWarning, match="cannot be written") as caught:
+        assert fspo.record(tmp_path / "run.json" / "below", new, old, A, mask)["sigma"] > 0
+    assert len(caught) == 1
 
     monkeypatch.setattr("fspo.runs.recorder.MOST_ROWS", 30)
     pieces = fspo.Recorder(tmp_path / "pieces", rule="gspo", updates=7)
@@ -293,7 +297,17 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
     [
         (lambda folder: fspo.Recorder(folder, rule="fspo_adaptive"), "learns its band"),
         (lambda folder: fspo.Recorder(folder, updates=0), "updates = 0"),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"rewrad": []}), "no column 'rewrad'"),
+        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"rewrad": []}), "cannot have 'rewrad'"),
+        (
+            lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"reward": [1.0]}),
+            "reward has 1 values",
+        ),
+        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), accepted=[1.0]), "accepted has 1 values"),
+        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), step=3), "counts the steps itself"),
+        (
+            lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), sampler_logprobs=torch.zeros(12, 29)),
+            r"sampler_logprobs are \(12, 29\) where logprobs are \(12, 30\)",
+        ),
         (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0)[:3]), "padded log-probs need a mask"),
     ],
 )

@@ -262,7 +262,6 @@ class RunWriter:
     def __init__(self, folder: str | Path, *, keep_rows: bool = True) -> None:
         self.folder = Path(folder)
         self.keep_rows = keep_rows
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def describe(self, config: Mapping[str, Any], *, engine: str, threads: int | None = None) -> None:
         """Write config.yaml and run.json."""
@@ -274,6 +273,7 @@ class RunWriter:
     def append(self, line: Line) -> None:
         """One more line of its file, given to the system when this returns."""
         text = json_text(line.model_dump(exclude_none=True))
+        self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.path(type(line)), "a", encoding="utf-8") as file:
             file.write(text + "\n")
 

@@ -55,6 +55,9 @@ OF_A_RESPONSE = ("log_ratio", "length", "advantage", "kl", "accepted", "mismatch
 """What `response_rows` has of each response; `kept` is the share that the rule for the sampler's mismatch left alone.
 `kl` and `kept` are in the metrics only."""
 
+FURTHER = ("index", "task", "truncated", "reward", "difficulty", "attributes")
+"""The columns of `fspo.runs.rows` that a loss may know; the others are computed."""
+
 
 @dataclass
 class Update:
@@ -137,7 +140,7 @@ class Recorder:
         self.lost = 0  # steps that could not be written
         self.not_finite = 0  # micro-batches that were left out
         self.written: Metrics | None = None  # the last line of metrics
-        self._lock, self._process, self._described = threading.Lock(), os.getpid(), False
+        self._lock, self._process, self._described = threading.RLock(), os.getpid(), False
         self._warned: set[str] = set()
         self._begin(start)
 
@@ -185,11 +188,13 @@ class Recorder:
         place of `parts`. `columns` are further columns of the rows (`reward`, `task`, `truncated`, ...), one value per
         response, and `known` further metrics of the rollout (`reward`, `loss`, ...).
         """
-        if unknown := (columns or {}).keys() - COLUMNS.keys():
-            raise ValueError(f"rows have no column {sorted(unknown)[0]!r}: they have {', '.join(COLUMNS)}")
+        if unknown := (columns or {}).keys() - set(FURTHER):
+            raise ValueError(f"columns cannot have {sorted(unknown)[0]!r}: they may have {', '.join(FURTHER)}")
+        if "step" in known:
+            raise ValueError("the recorder counts the steps itself: give start, the last step of an earlier run")
         if os.getpid() != self._process:
             return {}
-        tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler": sampler_logprobs,
+        tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs,
                   "advantages": advantages, "accepted": accepted}  # fmt: skip
         with self._lock:
             if not self.announces:  # the first call
@@ -210,14 +215,19 @@ class Recorder:
     def _rows(
         self, given: dict[str, Any], mask: Any, segment_ids: Any, cu_seqlens: Any, columns: Mapping[str, list[Any]]
     ) -> dict[str, list[Any]]:
-        """The rows of a micro-batch; none of one whose log-probs or advantages are not finite."""
-        shape, per_response = getattr(given["logprobs"], "shape", None), {}
+        """The rows of a micro-batch; none of one without a token, or whose log-probs or advantages are not finite."""
+        nothing: dict[str, list[Any]] = {name: [] for name in (*OF_A_RESPONSE, *columns)}
+        given, mask = {name: _tensors(values) for name, values in given.items()}, _tensors(mask)
+        logprobs, per_response = given["logprobs"], {}
+        if not (sum(map(len, logprobs)) if isinstance(logprobs, list) else logprobs.numel()):
+            return nothing
+        shape = getattr(logprobs, "shape", None)
         for name in ("advantages", "accepted"):
             value = given[name]
-            if not isinstance(value, list | tuple) and (value is None or value.shape != shape):
+            if not isinstance(value, list) and (value is None or value.shape != shape):
                 per_response[name] = given.pop(name)
         with torch.no_grad():
-            mask = [m.bool() for m in mask] if isinstance(mask, list | tuple) else mask if mask is None else mask.bool()
+            mask = [m.bool() for m in mask] if isinstance(mask, list) else mask if mask is None else mask.bool()
             tokens, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
             if mask is None and packing is None:
                 raise ValueError("padded log-probs need a mask (B, T); packed ones need segment_ids or cu_seqlens")
@@ -228,15 +238,24 @@ class Recorder:
             except NotFiniteError:
                 self.not_finite += 1
                 self._warn("not_finite", "log-probs or advantages are NaN or infinite: such micro-batches have no rows")
-                return {name: [] for name in (*OF_A_RESPONSE, *columns)}
-            accepted = per_response.get("accepted")
+                return nothing
+            sampler, accepted = tokens["sampler_logprobs"], per_response.get("accepted")
             if "accepted" in tokens:
                 accepted = batch.share(tokens["accepted"].to(new.dtype))
             elif accepted is None and self.rule is not None:
                 whole = batch.by_token and not self.rule.needs_tokens
                 asked = replace(batch, advantages=batch.share(batch.advantages)) if whole else batch
                 accepted = self.rule.surrogate(asked).accepted
-            return response_rows(batch, accepted, tokens["sampler"], self.rule, columns)
+            if sampler is not None and sampler.shape != new.shape:
+                raise ValueError(f"sampler_logprobs are {tuple(sampler.shape)} where logprobs are {tuple(new.shape)}")
+            for name, values in {**columns, "accepted": accepted}.items():
+                if values is not None and len(values) != len(batch.lengths):
+                    raise ValueError(f"{name} has {len(values)} values where there are {len(batch.lengths)} responses")
+            rows = response_rows(batch, accepted, sampler, self.rule, columns)
+        if any(share is not None and abs(share - 0.5) > 0.501 for share in rows["accepted"]):
+            self._warn("accepted", "accepted is not a share between 0 and 1: it is left out of the rows")
+            rows["accepted"] = [None] * len(rows["accepted"])
+        return rows
 
     # --- updates and rollouts -------------------------------------------------------------------------------------
 
@@ -265,11 +284,14 @@ class Recorder:
 
     def flush(self) -> None:
         """Write the rows and metrics of the rollout so far; for a loop that stops in the middle of one."""
-        if self.updates and os.getpid() == self._process:
-            self.written = self.close(self.step, cut=self._must_cut, **self._known)
-            self._must_cut = False
-            for kind, text in self.written.warnings.items() if self.announces else ():
-                self._warn(kind, text)
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self.updates:
+                self.written = self.close(self.step, cut=self._must_cut, **self._known)
+                self._must_cut = False
+                for kind, text in self.written.warnings.items() if self.announces else ():
+                    self._warn(kind, text)
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
@@ -308,6 +330,13 @@ class Recorder:
         if self.writer is not None and kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(text, RunWarning, stacklevel=3)
+
+
+def _tensors(values: Any) -> Any:
+    """Arrays and lists of numbers as tensors; a list of sequences stays a list."""
+    if isinstance(values, list | tuple) and not (values and np.ndim(values[0]) == 0):
+        return [torch.as_tensor(row) for row in values]
+    return values if values is None else torch.as_tensor(values)
 
 
 _recorders: dict[str, Recorder] = {}
