@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,12 @@ def expected(answers: list[Answer]) -> Any:
 
 
 def prime_rl(folder: Path, answers: list[Answer]) -> None:
-    """`TokenExporter.export`: lists over prompt and answer, with null for what is not finite."""
-    for k, a in enumerate(answers):
-        step, rank, L = 1 + k % 3, k % 2, a["length"]
+    """`TokenExporter.export`: lists over prompt and answer, with null for what is not finite.
+
+    The last two answers are another model's: cross-entropy trains on their tokens, which have no sampler.
+    """
+    for k, a in enumerate([*answers, *answers[:2]]):
+        step, rank, L, sampled = 1 + k % 3, k % 2, a["length"], float(k < len(answers))
         zeros = [0.0] * PROMPT
         ratio = (a["trainer"] - a["sampler"]).tolist()
         far = [abs(value) > 2 * SIGMA for value in ratio]
@@ -59,8 +63,8 @@ def prime_rl(folder: Path, answers: list[Answer]) -> None:
             "mismatch_kl": zeros + ratio, "log_importance_ratio": zeros + ratio,
             "importance_ratio": [1.0] * PROMPT + np.exp(ratio).tolist(), "prob_delta": zeros + ratio,
             "is_masked": [False] * PROMPT + far, "is_masked_high": [False] * PROMPT + far,
-            "is_masked_low": [False] * (PROMPT + L), "rl_weights": [None] * (PROMPT + L),
-            "ce_weights": [None] * (PROMPT + L), "ref_kl_weights": [None] * (PROMPT + L),
+            "is_masked_low": [False] * (PROMPT + L), "rl_weights": [None if sampled else 0.0] * (PROMPT + L),
+            "ce_weights": [1 - sampled] * (PROMPT + L), "ref_kl_weights": [None] * (PROMPT + L),
         }  # fmt: skip
         path = folder / "token_exports" / f"step_{step}" / f"rank_{rank}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +95,7 @@ def nemo_rl(folder: Path, answers: list[Answer]) -> None:
 
 
 def slime(folder: Path, answers: list[Answer]) -> None:
-    """`_build_dump_payload`, format 2: one dictionary of tensors per sample."""
+    """`_build_dump_payload`, format 2: one dictionary of tensors per sample; a removed one is masked out."""
     folder.mkdir(parents=True)
     for rollout, part in enumerate((answers[::2], answers[1::2])):
         samples = [
@@ -102,12 +106,13 @@ def slime(folder: Path, answers: list[Answer]) -> None:
                 "loss_masks": torch.ones(a["length"], dtype=torch.int),
                 "log_probs": torch.tensor(a["trainer"]), "rollout_log_probs": torch.tensor(a["sampler"]),
                 "advantages": torch.full((a["length"],), a["advantage"]),
-            } for k, a in enumerate(part)
+            } for k, a in enumerate([*part, part[0]])
         ]  # fmt: skip
+        samples[-1]["loss_masks"] *= 0
         payload = {
             "format_version": 2, "rollout_id": rollout, "rank": 0, "samples": samples,
             "dp_shards": [{"rank": 0, "data_parallel_rank": 0, "partition": list(range(len(part)))}],
-            "raw_reward": [float(a["advantage"] > 0) for a in part],
+            "raw_reward": [float(a["advantage"] > 0) for a in [*part, part[0]]],
         }  # fmt: skip
         torch.save(payload, folder / f"train_{rollout}.pt")
 
@@ -118,11 +123,12 @@ WRITERS = {"prime-rl": prime_rl, "NeMo-RL": nemo_rl, "slime": slime}
 @pytest.mark.parametrize("trainer", WRITERS)
 def test_sampler_against_trainer(tmp_path: Path, trainer: str) -> None:
     answers = made(240)
-    WRITERS[trainer](tmp_path / "run", answers)
-    audit = fspo.audit(tmp_path / "run")
+    WRITERS[trainer](tmp_path / "run" / "train_data", answers)
+    audit = fspo.audit(tmp_path / "run" / "train_data")
+    assert fspo.audit(tmp_path).verdict == audit.verdict
     sums = fspo.audit(expected(answers), mismatch=True)
-    assert f"Read as a dump of {trainer}." in audit.notes
-    assert audit.rows == 240
+    assert {f"Read as a dump of {trainer}.", "2 answers without a trained token were left out."} <= {*audit.notes}
+    assert (audit.rows, audit.sampled) == (242, 240)
     assert audit.verdict == sums.verdict
     assert [rule.name for rule in known(audit.mismatch).rules] == ["TRL", "verl", "geometric", "sqrt(L)"]
     for ours, theirs in zip(known(audit.mismatch).rules, known(sums.mismatch).rules, strict=True):
@@ -135,6 +141,31 @@ def test_sampler_against_trainer(tmp_path: Path, trainer: str) -> None:
         assert known(audit.own).clip_rate == pytest.approx(np.mean([np.mean(np.abs(r) > 2 * SIGMA) for r in ratios]))
     else:
         assert any(row.reward is not None for row in audit.lengths)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    for path in folder.glob("**/*ra[ni]*.jsonl"):
+        path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in path.open()))
+
+
+def test_what_a_trainer_leaves_out(tmp_path: Path) -> None:
+    """prime-rl fills is_masked for its default loss only; NeMo-RL may not compute old log-probs, or filter answers."""
+    answers = made(120)
+    prime_rl(tmp_path / "prime", answers)
+    changed(tmp_path / "prime", lambda line: line | {"is_masked": [None] * len(line["is_masked"])})
+    assert fspo.audit(tmp_path / "prime").own is None
+    nemo_rl(tmp_path / "nemo", answers)
+    changed(tmp_path / "nemo", lambda line: line | {"filtered_rewards": line["rewards"], "rewards": [7.0]})
+    assert all((row.reward or 0) <= 1 for row in fspo.audit(tmp_path / "nemo").lengths)
+    changed(tmp_path / "nemo", lambda line: line | {"prev_logprobs": [[0.0] * len(line["prev_logprobs"][0])]})
+    with pytest.raises(ValueError, match=r"step1.jsonl, row 1, column 'prev_logprobs' is empty"):
+        fspo.audit(tmp_path / "nemo")
+    changed(tmp_path / "prime", lambda line: {name: line[name] for name in line if name != "loss_mask"})
+    with pytest.raises(ValueError, match=r"^[^\n]+unable to find column \"loss_mask\"[^\n]+$"):
+        fspo.audit(tmp_path / "prime")
+    torch.save({"samples": [{"log_probs": torch.zeros(3), "loss_masks": torch.ones(3)}]}, tmp_path / "train_0.pt")
+    with pytest.raises(ValueError, match=r"train_0.pt has samples without rollout_log_probs"):
+        fspo.audit(tmp_path / "train_0.pt")
 
 
 def test_trl_completions(tmp_path: Path) -> None:
@@ -184,10 +215,11 @@ class Bomb:
 def test_code_in_a_dump_is_never_run(tmp_path: Path, name: str) -> None:
     """SkyRL's `dump_data` is a pickle; a .pt file is one too."""
     target = tmp_path / "ran"
-    (tmp_path / "dumped").mkdir()
-    (tmp_path / "dumped" / name).write_bytes(pickle.dumps(Bomb(target)))
+    folder = tmp_path / "exports" / ("dumped_data" if name.endswith("pkl") else "train_data")
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(pickle.dumps(Bomb(target)))
     sentence = "is a pickle, as SkyRL writes it" if name.endswith("pkl") else "is not a file of slime's"
-    for path in (tmp_path / "dumped", tmp_path / "dumped" / name):
+    for path in (folder, folder / name, tmp_path):
         with pytest.raises(ValueError, match=rf"^[^\n]+{sentence}[^\n]+$"):
             fspo.audit(path)
     assert not target.exists()

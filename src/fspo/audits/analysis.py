@@ -258,7 +258,8 @@ class Analysis:
         if gathered.stride > 1:
             yield f"All figures are from a random 1 in {gathered.stride} rows."
         if gathered.empty:
-            yield f"{gathered.empty:,} empty answers were left out."
+            empty = "answers without a trained token" if self.roles.tokens else "empty answers"
+            yield f"{gathered.empty:,} {empty} were left out."
         if "log_ratio" not in self.all:
             if self.roles.has_ratio:
                 yield (

@@ -26,12 +26,9 @@ Columns = dict[str, Array]
 NAMES: dict[str, tuple[str, ...]] = {
     "length": ("length", "response_length", "completion_length", "num_tokens", "n_tokens", "response_len"),
     "log_ratio": ("log_ratio", "logratio", "log_ratios", "seq_log_ratio", "sequence_log_ratio"),
-    "logprobs": (
-        "logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps", "trainer_logprobs",
-    ),
-    "old_logprobs": (
-        "old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps", "prev_logprobs",
-    ),
+    "logprobs": ("logprobs", "log_probs", "log_prob", "new_logprobs", "per_token_logps", "logps", "trainer_logprobs"),
+    "old_logprobs": ("old_logprobs", "old_log_probs", "old_log_prob", "old_per_token_logps", "old_logps",
+                     "prev_logprobs"),
     "sampler_logprobs": (
         "sampler_logprobs", "sampling_per_token_logps", "sampling_logprobs", "rollout_log_probs", "rollout_logprobs",
         "inference_logprobs", "generation_logprobs",
@@ -42,9 +39,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "reward": ("reward", "rewards", "score", "scores"),
     "truncated": ("truncated", "is_truncated"),
     "off_policy": ("off_policy",),
-    "mask": (
-        "mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "token_loss_mask", "loss_masks",
-    ),
+    "mask": ("mask", "response_mask", "completion_mask", "loss_mask", "action_mask", "token_loss_mask", "loss_masks"),
     "text": ("output", "completion", "response", "responses"),
 }  # fmt: skip
 RATIOS = ("log_ratio", "logprobs", "old_logprobs", "sampler_logprobs")
@@ -356,11 +351,10 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
             chosen = _one_of_each(stride, batch.height, rng)
             trained = chosen[_trained(batch, roles)[chosen]]
             empty += len(chosen) - len(trained)
-            reader = BatchReader(
-                batch if len(trained) == batch.height else batch[trained], roles, source, first + trained
-            )
+            part = batch if len(trained) == batch.height else batch[trained]
+            reader = BatchReader(part, roles, source, first + trained)
             first += batch.height
-            if not len(trained):
+            if part.is_empty():
                 continue
             parts.append(_read(reader, rule))
             for role in EVERYWHERE:

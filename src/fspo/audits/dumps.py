@@ -1,4 +1,4 @@
-"""The dumps that trainers write, as tables with the columns that an audit reads; recognised by their columns.
+"""The dumps that trainers write, as tables that an audit reads; recognised by their columns, whose names they keep.
 
 | trainer | file | what it holds |
 |---|---|---|
@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,49 +20,60 @@ from typing import Any
 import polars as pl
 
 FILES = (
-    "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "train_data_step*.jsonl", "*/train_data_step*.jsonl",
-    "completions/completions_*.parquet",
+    "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "train_data_step*.jsonl", "train_data/*.pt",
+    "completions/completions_*.parquet", "dumped_data/*.pkl",
 )  # fmt: skip
-"""Where a folder has the dumps of a trainer."""
+"""Where a folder, or one below it, has the dumps of a trainer; the last is SkyRL's, which is not read."""
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A trainer's format: the columns by which it is recognised, and its table in the names of the audit."""
+    """A trainer's format: the columns by which it is recognised, and what is changed in the columns of its table."""
 
     trainer: str
     columns: frozenset[str]
-    table: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda frame: frame
+    changed: Callable[[pl.Schema], list[pl.Expr]] = lambda schema: []
 
 
-def _prime_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
-    return frame.select(
-        "loss_mask", "advantages", task="env_name", logprobs="trainer_logprobs",
-        sampler_logprobs="inference_logprobs", is_masked="is_masked",
-    )  # fmt: skip
+def _prime_rl(schema: pl.Schema) -> list[pl.Expr]:
+    """Trained are the tokens that count in prime-rl's own mismatch: not those of another model, which have ce_weights.
+
+    Only its default loss fills is_masked.
+    """
+    trained = pl.col("loss_mask").cast(pl.List(pl.Float64))
+    if "ref_kl_weights" in schema:
+        rl, ref_kl = (
+            pl.col(name).list.eval(pl.element().fill_null(missing).abs())
+            for name, missing in {"rl_weights": 1.0, "ref_kl_weights": 0.0}.items()
+        )
+        trained *= rl + ref_kl
+    masked = pl.when(pl.col("is_masked").list.drop_nulls().list.len() > 0).then("is_masked")
+    return [trained, masked] if "is_masked" in schema else [trained]
 
 
-def _nemo_rl(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows without a trained token are left out: their sample mask is 0."""
-    wrapped = {
-        "mask": "token_loss_mask", "advantages": "advantages", "reward": "rewards", "old_logprobs": "prev_logprobs",
-        "sampler_logprobs": "generation_logprobs", "sample_mask": "sample_loss_mask",
-    }  # fmt: skip
-    table = frame.select(**{name: pl.col(column).list.first() for name, column in wrapped.items()})
-    return table.filter((pl.col("sample_mask") > 0) & (pl.col("mask").list.max() > 0)).drop("sample_mask")
+def _nemo_rl(schema: pl.Schema) -> list[pl.Expr]:
+    """Every value is the first of its batch. NeMo-RL writes zeros for old log-probs that it did not compute."""
+    first = {name: pl.col(name).list.first() for name, kind in schema.items() if isinstance(kind, pl.List)}
+    first["prev_logprobs"] = pl.when(first["prev_logprobs"].list.min() < 0).then(first["prev_logprobs"])
+    first["token_loss_mask"] = pl.col("token_loss_mask").list.first() * first.get("sample_loss_mask", 1)
+    if "filtered_rewards" in first:  # those of the answers; `rewards` has all that were sampled
+        first["rewards"] = first["filtered_rewards"]
+    return [value.alias(name) for name, value in first.items()]
 
 
 DUMPS = (
-    Dump("prime-rl", frozenset({"trainer_logprobs", "inference_logprobs", "export_sequence_idx"}), _prime_rl),
-    Dump("NeMo-RL", frozenset({"prev_logprobs", "generation_logprobs", "token_loss_mask", "idx"}), _nemo_rl),
+    Dump("prime-rl", frozenset({"trainer_logprobs", "inference_logprobs"}), _prime_rl),
+    Dump("NeMo-RL", frozenset({"prev_logprobs", "generation_logprobs"}), _nemo_rl),
     Dump("TRL", frozenset({"step", "prompt", "completion", "advantage"})),
     Dump("verl", frozenset({"input", "output", "gts", "score", "step"})),
 )
 
 
-def recognised(columns: Iterable[str]) -> Dump:
-    """The dump that has these columns; a table of one's own stays as it is."""
-    return next((dump for dump in DUMPS if dump.columns <= set(columns)), Dump("", frozenset()))
+def recognised(table: pl.LazyFrame) -> tuple[pl.LazyFrame, str]:
+    """The table, and the trainer whose dump it is; one of one's own stays as it is."""
+    schema = table.collect_schema()
+    dump = next((dump for dump in DUMPS if dump.columns <= set(schema)), Dump("", frozenset()))
+    return table.with_columns(dump.changed(schema)), dump.trainer
 
 
 def slime(path: Path) -> pl.DataFrame:
@@ -72,26 +84,26 @@ def slime(path: Path) -> pl.DataFrame:
         raise ValueError(f"{path} is read with torch, which is not installed: pip install torch") from None
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-        samples = payload["samples"]
-        rewards = payload.get("raw_reward")
-        names = {
-            "loss_masks": "mask", "log_probs": "old_logprobs", "rollout_log_probs": "sampler_logprobs",
-            "advantages": "advantages", "truncated": "truncated",
-        }  # fmt: skip
-        table: dict[str, list[Any]] = {
-            name: [_plain(sample[key]) for sample in samples]
-            for key, name in names.items()
-            if all(sample.get(key) is not None for sample in samples)
-        }
+        samples, rewards = dict(payload)["samples"], payload.get("raw_reward")
         position = [sample.get("rollout_position", k) for k, sample in enumerate(samples)]
+        table: dict[str, list[Any]] = {
+            name: [_plain(sample[name]) for sample in samples]
+            for name in ("log_probs", "rollout_log_probs", "loss_masks", "advantages", "truncated")
+            if all(sample.get(name) is not None for sample in samples)
+        }
         if rewards is not None and all(isinstance(rewards[k], int | float) for k in position):
             table["reward"] = [float(rewards[k]) for k in position]
-        return pl.DataFrame(table)
+        frame = pl.DataFrame(table)
     except Exception as error:
-        why = " ".join(str(error).split())[:120]
-        raise ValueError(
-            f"{path} is not a file of slime's --save-debug-train-data, format 2 ({type(error).__name__}: {why})"
-        ) from None
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        if isinstance(error, pickle.UnpicklingError):
+            why = "it holds more than tensors and plain values"
+        raise ValueError(f"{path} is not a file of slime's --save-debug-train-data, format 2 ({why})") from None
+    if not samples:
+        raise ValueError(f"{path} has no samples: there is nothing to audit")
+    if lacking := [name for name in ("log_probs", "rollout_log_probs") if name not in table]:
+        raise ValueError(f"{path} has samples without {lacking[0]}, so that sampler and trainer cannot be compared")
+    return frame
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -142,7 +142,7 @@ def _opened(names: list[str]) -> Source:
         else:
             table = _text(path, kind)
             counts = _count(table)
-        return Source(names, *dumps.recognised(table.lazy(), path), counts)
+        return Source(names, *dumps.recognised(table.lazy()), counts)
     except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         _unreadable(names, error)
 
@@ -170,11 +170,13 @@ def _expand(path: str) -> list[str]:
 
 def _tables(folder: Path) -> list[Path]:
     """A trainer's dump, or the tables of one kind: a folder of Parquet files may hold descriptions in JSON too."""
-    by_ending = sorted(p for p in folder.iterdir() if p.is_file())
-    choices = [sorted(folder.glob(pattern)) for pattern in dumps.FILES]
-    choices += [[p for p in by_ending if _ending(p) == suffix] for suffix in (*SUFFIXES, *PICKLES)]
-    choices += [sorted(folder.glob(f"**/{pattern}")) for pattern in dumps.FILES]
-    return next((tables for tables in choices if tables), [])
+    here = sorted(p for p in folder.iterdir() if p.is_file())
+    found = chain(
+        (sorted(folder.glob(pattern)) for pattern in dumps.FILES),
+        ([p for p in here if _ending(p) == suffix] for suffix in (*SUFFIXES, *PICKLES)),
+        (sorted(folder.glob(f"**/{pattern}")) for pattern in dumps.FILES),
+    )
+    return next(filter(None, found), [])
 
 
 def _ending(path: Path) -> str:
@@ -214,5 +216,5 @@ def _decompressed(path: Path) -> Any:
 def _unreadable(names: list[str], error: Exception) -> NoReturn:
     kind = _ending(Path(names[0]))
     where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
-    why, encoding = " ".join(str(error).split())[:200], "" if kind == ".parquet" else " in UTF-8"
+    why, encoding = str(error).strip().splitlines()[0][:200], "" if kind == ".parquet" else " in UTF-8"
     raise ValueError(f"{where} cannot be read as {kind[1:]}{encoding}: {why}") from None
