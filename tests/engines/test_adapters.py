@@ -93,7 +93,7 @@ def prime_rl(
 
 def skyrl_config(**changed: Any) -> SimpleNamespace:
     """The fields of SkyRL's AlgorithmConfig that the loss reads, with SkyRL's defaults."""
-    correction = SimpleNamespace(tis_ratio_type=None, sequence_mask_metric=None)
+    correction = SimpleNamespace(**dict.fromkeys(adapters.SKYRLS_OWN))
     return SimpleNamespace(**({"loss_reduction": "token_mean", "off_policy_correction": correction} | changed))
 
 
@@ -130,9 +130,11 @@ def tinker(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Ten
 class ClippedPGLossFn:
     """The interface of NeMo-RL's own loss: what its trainer reads from it, and some of its metrics."""
 
-    def __init__(self, kl_penalty: float = 0.0) -> None:
+    def __init__(self, kl_penalty: float = 0.0, **changed: bool) -> None:
         self.input_type, self.loss_type = "logprob", "token_level"
         self.reference_policy_kl_penalty, self.use_fused_linear_logprobs = kl_penalty, False
+        self.use_importance_sampling_correction = self.force_on_policy_ratio = False
+        vars(self).update(changed)
 
     def __call__(self, next_token_logprobs: Tensor, data: Any, global_valid_seqs: Any, global_valid_toks: Any) -> Any:
         assert not next_token_logprobs.requires_grad
@@ -349,14 +351,15 @@ def slime_with(**changed: Any) -> None:
     adapters.slime_loss(SimpleNamespace(**(vars(SLIME) | changed)), {}, torch.zeros(3), None)
 
 
-TIS = SimpleNamespace(tis_ratio_type="token", sequence_mask_metric=None)
+TIS = SimpleNamespace(**dict.fromkeys(adapters.SKYRLS_OWN) | {"outlier_token_is_threshold_high": 100.0})
 MADE_BY_UNSLOTH = type("FSPOTrainer", (type("UnslothGRPOTrainer", (), {}),), {})
 IGNORED: dict[str, Callable[[], Any]] = {
     "a datum has no mask": lambda: adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={})], []),
     "set token_mean": lambda: skyrl_with(loss_reduction="sequence_mean"),
-    "give mismatch instead": lambda: skyrl_with(off_policy_correction=TIS),
+    "outlier_token_is_threshold_high.*give mismatch instead": lambda: skyrl_with(off_policy_correction=TIS),
     "Unsloth has replaced the loss": lambda: adapters.refuse_unsloth(MADE_BY_UNSLOTH),
     "give kl as well": lambda: adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo"),
+    "force_on_policy_ratio is for": lambda: adapters.NemoLoss(ClippedPGLossFn(force_on_policy_ratio=True), "fspo"),
     "counts the tokens of a batch after its loss": nemo_without_counts,
     "--calculate-per-token-loss": lambda: slime_with(calculate_per_token_loss=False),
     "use_tis is a setting": lambda: slime_with(use_tis=True),

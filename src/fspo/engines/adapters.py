@@ -132,6 +132,12 @@ def _prepared(name: str, mean_length: float | None, parameters: str) -> tuple[Ob
 # --- SkyRL ----------------------------------------------------------------------------------------------------------
 
 
+SKYRLS_OWN = (
+    "tis_ratio_type", "sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
+    "token_mask_is_threshold_low", "token_mask_is_threshold_high",
+)  # fmt: skip
+
+
 class SkyRLLoss:
     """A policy loss for SkyRL's `PolicyLossRegistry`; it can be pickled, as the registry sends it to its workers."""
 
@@ -154,9 +160,9 @@ class SkyRLLoss:
                 f"loss_reduction = {config.loss_reduction!r} weights advantages by response, and {self.objective.name} "
                 "has weights of its own: set token_mean"
             )
-        rule = config.off_policy_correction
-        if rule.tis_ratio_type is not None or rule.sequence_mask_metric is not None:
-            raise ValueError("off_policy_correction is a setting of SkyRL's own losses: give mismatch instead")
+        for name in SKYRLS_OWN:
+            if getattr(config.off_policy_correction, name, None) is not None:
+                raise ValueError(f"off_policy_correction.{name} is for SkyRL's own losses: give mismatch instead")
         mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
         out = loss_of(
             self.objective, list(log_probs), list(old_log_probs), list(advantages), list(mask), self.totals,
@@ -259,6 +265,9 @@ class NemoLoss:
 
     def __init__(self, theirs: Any, objective: str = "fspo", **parameters: Any) -> None:
         self.objective = fixed(objective, ("sampler_logprobs", "ref_logprobs"), **parameters)
+        for name in ("use_importance_sampling_correction", "force_on_policy_ratio"):
+            if getattr(theirs, name, False):
+                raise ValueError(f"{name} is for NeMo-RL's own loss: set it to false; mismatch is for the sampler")
         if theirs.reference_policy_kl_penalty and self.objective.kl is None:
             raise ValueError("reference_policy_kl_penalty is a setting of NeMo-RL's own loss: give kl as well")
         self.theirs, self.input_type, self.loss_type = theirs, theirs.input_type, theirs.loss_type
