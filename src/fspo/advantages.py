@@ -72,12 +72,10 @@ class _Groups:
         return torch.where(self.scored & (self.n > 1)[self.index], advantages, 0.0)
 
 
-def grpo(
-    rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None, eps: float = 1e-4
-) -> Tensor:
-    """(R - mean) / (std + eps) of the group. eps is TRL's 1e-4; verl has 1e-6."""
+def grpo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
+    """(R - mean) / (std + 1e-4) of the group. The 1e-4 is TRL's; verl has 1e-6."""
     g = _Groups(rewards, groups)
-    return g.kept((g.rewards - g.mean()) / (g.std() + eps))
+    return g.kept((g.rewards - g.mean()) / (g.std() + 1e-4))
 
 
 def dr_grpo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:

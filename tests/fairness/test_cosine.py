@@ -67,7 +67,5 @@ def test_measured_on_a_linear_model_by_hand() -> None:
     assert result.measured == pytest.approx((0.5 + 1) / (2**0.5 * 1.25**0.5))
     assert result.bound.eta == pytest.approx(0, abs=1e-9)
     assert result.measured >= float(result.tight) > 0
-    assert result.true_shares == pytest.approx((1 / 2, 1 / 2))
-    assert result.clipped_shares == pytest.approx((1 / 3, 2 / 3))
     with pytest.raises(ValueError, match="an update is zero"):
         fspo.fairness.measure_cosine(true * 0, true * 0, accepted, torch.tensor([0, 0, 1, 1]), [w])

@@ -250,7 +250,6 @@ def test_the_cosine_of_the_loss_itself_and_its_bound_on_a_linear_model(name: str
         direction = measure_direction(objective, inputs, None, 1, [w], 4)
         if direction is not None:
             assert direction.bound <= direction.measured + 1e-9, seed
-            assert sum(share.clipped for share in direction.shares) == pytest.approx(1)
             S = torch.where(batch.mask, inputs[0] - inputs[1], 0.0).sum(-1)
             (true,) = torch.autograd.grad((S.exp() * batch.advantages).mean(), w, retain_graph=True)
             (ours,) = torch.autograd.grad(-objective(*inputs, staleness=1).loss, w)

@@ -72,8 +72,6 @@ class MeasuredCosine:
     measured: float
     bound: CosineBound
     tight: CosineBound  # the bound with eta = 0: what reweighting alone explains
-    true_shares: tuple[float, ...]  # p_k |g_k| of each bin, as a share of their sum
-    clipped_shares: tuple[float, ...]  # the same of the clipped update
 
 
 def measure_cosine(
@@ -109,14 +107,7 @@ def measure_cosine(
     eta = float((rest[live] / (a[live] * norms[live])).max()) if live.any() else 0.0
     columns = (p.numpy(), a.numpy(), norms.numpy(), float(G.norm()))
     measured = float(torch.dot(G, H) / (G.norm() * H.norm()))
-    true_shares, clipped_shares = (_shares(p * each.norm(dim=1)) for each in (g, h))
-    return MeasuredCosine(
-        measured, cosine_bound(*columns, eta=eta), cosine_bound(*columns), true_shares, clipped_shares
-    )
-
-
-def _shares(norms: Tensor) -> tuple[float, ...]:
-    return tuple((norms / norms.sum()).tolist())
+    return MeasuredCosine(measured, cosine_bound(*columns, eta=eta), cosine_bound(*columns))
 
 
 def _flat_gradient(value: Tensor, parameters: Sequence[Tensor]) -> Tensor:

@@ -28,7 +28,7 @@ class Bin:
     low: float  # smallest and largest value of the attribute in the bin; NaN for a category
     high: float
     count: int
-    share: float  # p_k, by weight
+    share: float  # p_k
     acceptance: float  # a_k
     interval: Interval  # Wilson's, of the acceptance
     reweighting: float  # r_k
@@ -87,14 +87,12 @@ def measure(
     bins: int | Sequence[float] = 8,
     *,
     by: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
     attribute: str | None = None,
 ) -> FairnessReport:
     """Acceptance by bin, with intervals.
 
     `bins` is a number of quantile bins, or their inner edges. `by` is another attribute in the place of length:
-    words or few distinct numbers are categories. `weights` = exp(S) gives acceptance under the current policy
-    instead of the behaviour policy; a bin's count in the intervals is then its effective sample size.
+    words or few distinct numbers are categories.
 
     The interval of the LRE is LRE ± q, cut off at 0, where q is the quantile of max_k |r*_k - r_k| over draws of the
     bins' rates (a bootstrap with Jeffreys' prior, so that a bin of a few responses, all accepted, stays uncertain). The
@@ -103,12 +101,9 @@ def measure(
     a = column(accepted, "accepted")
     if a.min() < 0 or a.max() > 1:
         raise ValueError("accepted must lie in [0, 1]: the share of each response's gradient that survived")
-    w = None if weights is None else column(weights, "weights", len(a))
-    if w is not None and (w.min() < 0 or not w.sum()):
-        raise ValueError("weights must not be negative, nor all zero")
     cells = cut(positive(lengths, "lengths", len(a)), bins) if by is None else partition(by, bins, len(a))
     name = attribute or ("length" if by is None else "attribute")
-    return report_of_bins(cells, 1 - a, weights=w, attribute=name, draws=4000)
+    return report_of_bins(cells, 1 - a, attribute=name, draws=4000)
 
 
 def report_of_bins(
@@ -116,7 +111,6 @@ def report_of_bins(
     clipped: Array,
     *,
     count: Array | None = None,
-    weights: Array | None = None,
     attribute: str = "length",
     draws: int = 1000,
 ) -> FairnessReport:
@@ -128,29 +122,23 @@ def report_of_bins(
     """
     rows = bins.sum(count)
     # From what is clipped, not from what is accepted: where nothing is, rates are 1 and the LRE is 0 exactly.
-    lost = bins.sum(clipped if weights is None else weights * clipped)
-    weight = rows.astype(np.float64) if weights is None else bins.sum(weights)
-    squares = weight if weights is None else bins.sum(weights**2)
-    if not weight.all():
-        raise ValueError(f"bin {bins.labels[int(np.argmin(weight))]} has no weight: use fewer bins")
-    rate = 1 - lost / weight
-    effective = weight**2 / squares
-    share = weight / weight.sum()
-    overall = 1 - float(lost.sum() / weight.sum())
+    lost, n = bins.sum(clipped), rows.astype(np.float64)
+    rate = 1 - lost / n
+    share = n / n.sum()
+    overall = 1 - float(lost.sum() / n.sum())
     r = rate / overall if overall else np.ones(len(bins))
 
     lre, q = float(np.abs(r - 1).max()), math.nan
     if draws:
-        drawn = np.random.default_rng(0).beta(rate * effective + 0.5, (1 - rate) * effective + 0.5, (draws, len(bins)))
+        drawn = np.random.default_rng(0).beta(rate * n + 0.5, (1 - rate) * n + 0.5, (draws, len(bins)))
         moved = np.abs(drawn / (drawn @ share)[:, None] - r).max(1)
         q = float(np.quantile(moved, CONFIDENCE))
     table = [
         Bin(bins.labels[k], *bins.ranges[k], int(rows[k]), float(share[k]), float(rate[k]),
-            wilson(rate[k] * effective[k], effective[k]), float(r[k]))
+            wilson(rate[k] * n[k], n[k]), float(r[k]))
         for k in range(len(bins))
     ]  # fmt: skip
-    total = float(weight.sum() ** 2 / squares.sum())
-    low, high = wilson(overall * total, total)
+    low, high = wilson(overall * n.sum(), n.sum())
     return FairnessReport(
         attribute=attribute,
         bins=table,

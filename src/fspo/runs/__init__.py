@@ -21,7 +21,6 @@ from fspo.runs.schema import (
     Cosine,
     Evaluated,
     Facts,
-    GradientShare,
     Metrics,
     Rate,
     RateBin,
@@ -32,7 +31,7 @@ from fspo.runs.schema import (
 )
 
 __all__ = [
-    "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "GradientShare", "Metrics", "Observer", "Rate",
-    "RateBin", "Run", "RunWarning", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state",
+    "FORMAT", "ClipBin", "Cosine", "Evaluated", "Facts", "Metrics", "Observer", "Rate", "RateBin",
+    "Run", "RunWarning", "RunWriter", "Sample", "Timing", "UpdateState", "claimed", "is_run", "last_state",
     "load", "load_all", "locked", "read_lines", "require_engine", "run_folder", "unscored_warnings",
 ]  # fmt: skip

@@ -198,15 +198,6 @@ class Sample(Line):
     truncated: bool | None = None
 
 
-class GradientShare(_Part):
-    """The share of a bin of lengths in the sum of all bins' gradient norms."""
-
-    low: float
-    high: float
-    true: float  # in the update without clipping
-    clipped: float  # in the objective's own update
-
-
 class Cosine(Line):
     """The cosine of the clipped and the true update, and its lower bounds; a bound of -1 guarantees nothing."""
 
@@ -217,7 +208,6 @@ class Cosine(Line):
     measured: float
     bound: float
     bound_tight: float
-    shares: list[GradientShare] = []
 
 
 class UpdateState(Line):

@@ -8,7 +8,7 @@
 """
 
 from fspo.tasks.mixture import Mixture
-from fspo.tasks.registry import check_importable, code_in, get, get_class, names, register, spec, summaries
+from fspo.tasks.registry import check_importable, get, get_class, names, register, spec, summaries
 from fspo.tasks.scoring import Score, Scorer
 from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
 
@@ -21,7 +21,6 @@ __all__ = [
     "Scorer",
     "Task",
     "check_importable",
-    "code_in",
     "get",
     "get_class",
     "names",

@@ -51,22 +51,6 @@ def summaries() -> dict[str, str]:
     return TASKS.summaries()
 
 
-def code_in(spec: Any) -> list[str]:
-    """What a task, as written, would execute: a module that it names, or answers as programs without isolation."""
-    if isinstance(spec, list | tuple):
-        return [code for part in spec for code in code_in(part)]
-    values = spec if isinstance(spec, Mapping) else {"name": spec}
-    name = str(values.get("name"))
-    kind, colon, _ = name.partition(":")
-    if kind == Verifiers.name:  # an environment is an installed module
-        return [name if colon else f"{name}:{values.get('environment')}"]
-    if kind == Custom.name:
-        return [name if colon else f"{name}:{values.get('function')}"]
-    if kind == Code.name and values.get("isolation", "full") != "full":
-        return [f"{name} with isolation={values['isolation']}"]
-    return [name] if colon and kind not in TASKS.names() else []
-
-
 def get(spec: Spec) -> Task:
     """The task of a name, of a table {"name": ..., parameters}, or of a list of those with a "weight" each."""
     if isinstance(spec, Task):

@@ -32,7 +32,7 @@ from fspo.objectives.batch import Batch, masked
 from fspo.objectives.objective import Output
 from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.ratios import Floats
-from fspo.runs import Cosine, GradientShare
+from fspo.runs import Cosine
 from fspo.runs.recorder import Update
 from fspo.training.collect import combined_seed
 from fspo.training.processes import Team
@@ -356,7 +356,7 @@ def measure_direction(
     bins: int,
     at: tuple[int, int] = (0, 0),
 ) -> Cosine | None:
-    """Cosine, bounds and shares by quantile bins of length, of the step and update `at`; None where either is zero.
+    """Cosine and bounds by quantile bins of length, of the step and update `at`; None where either is zero.
 
     `inputs` are what the objective is called with, before its backward pass; their graph is kept, and no gradient is
     left in the parameters. Takes two backward passes per bin.
@@ -369,15 +369,12 @@ def measure_direction(
     scale = float((accepted.cpu().double().unsqueeze(-1) * g * h).sum() / h.square().sum()) if h.any() else 0.0
     if not scale:
         return None
-    lengths = cut(batch.lengths.cpu().double().numpy(), bins)
-    index = torch.as_tensor(lengths.index, device=accepted.device)
+    index = torch.as_tensor(cut(batch.lengths.cpu().double().numpy(), bins).index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
-    bins_with_shares = zip(lengths.ranges, cosine.true_shares, cosine.clipped_shares, strict=True)
     return Cosine(
         step=at[0],
         update=at[1],
         measured=cosine.measured,
         bound=float(cosine.bound),
         bound_tight=float(cosine.tight),
-        shares=[GradientShare(low=low, high=high, true=a, clipped=b) for (low, high), a, b in bins_with_shares],
     )
