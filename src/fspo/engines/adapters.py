@@ -16,7 +16,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fspo import objectives
 from fspo.objectives import LogBand, Objective, Output, Totals
@@ -90,17 +90,6 @@ def shown(out: Output) -> dict[str, float]:
 # --- prime-rl -------------------------------------------------------------------------------------------------------
 
 
-class LossInputs(Protocol):
-    """prime-rl's: the tokens of one sequence."""
-
-    trainer_logprobs: Tensor
-    inference_logprobs: Tensor
-    ref_logprobs: Tensor | None
-    advantages: Tensor
-    loss_mask: Tensor
-    loss_weights: Tensor | None
-
-
 class LossOutputs(NamedTuple):
     """The fields that prime-rl reads from its class of this name."""
 
@@ -109,9 +98,9 @@ class LossOutputs(NamedTuple):
 
 
 def prime_rl_loss(
-    inputs: LossInputs, objective: str = "fspo", mean_length: float | None = None, **parameters: Any
+    inputs: Any, objective: str = "fspo", mean_length: float | None = None, **parameters: Any
 ) -> LossOutputs:
-    """prime-rl's custom loss: one sequence at a time, and the sum divided by the tokens of the whole batch."""
+    """prime-rl's custom loss: one sequence at a time (its LossInputs), the sum divided by the tokens of the batch."""
     chosen, totals = _prepared(objective, mean_length, json.dumps(parameters, sort_keys=True))
     weights, ref = inputs.loss_weights, inputs.ref_logprobs
     if weights is not None and bool((weights[inputs.loss_mask] == 1).all()):

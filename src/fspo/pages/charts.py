@@ -146,15 +146,12 @@ class Frame:
     def svg(self) -> Markup:
         """The chart. Texts in `parts` and in the keys have been escaped; the template escapes the others."""
         corners = (self.left, self.right, self.top, self.bottom, *self.x_range, *self.y_range)
+        texts = zip(self.y_ticks, self.y_texts, strict=True)
+        y_marks = [(self.py(value), text, "grid" if value else "axis") for value, text in texts]
         return render(
             "chart.html", frame=self, name=slug(self.title), geometry=" ".join(f"{v:.6g}" for v in corners),
-            x_marks=self._x_marks(), y_marks=self._y_marks(), inside=Markup("".join(self.parts)),
+            x_marks=self._x_marks(), y_marks=y_marks, inside=Markup("".join(self.parts)),
         )  # fmt: skip
-
-    def _y_marks(self) -> list[tuple[float, str, str]]:
-        """Place and text of each mark, and the kind of its line."""
-        marks = zip(self.y_ticks, self.y_texts, strict=True)
-        return [(self.py(value), text, "grid" if value else "axis") for value, text in marks]
 
     def _x_marks(self) -> list[tuple[float, str, float]]:
         """Place and text of each mark, and the middle of the text, which may not leave the chart."""

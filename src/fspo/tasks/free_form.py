@@ -92,7 +92,7 @@ class Maze(FreeForm):
         distance, here, wrong = sum(start), start, False
         for k, name in enumerate(completion.split(" ")):
             cell = _cell(name)
-            wrong = cell is None or cell in walls or max(cell) >= self.side or _distance(cell, here) != (k > 0)
+            wrong = cell in walls or cell not in (_around(here) if k else [start]) or max(cell) >= self.side
             if wrong or cell is None:
                 break
             here = cell
@@ -115,10 +115,6 @@ def _distances(cells: set[Cell]) -> dict[Cell, int]:
 def _around(cell: Cell) -> list[Cell]:
     x, y = cell
     return [(x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1)]
-
-
-def _distance(a: Cell, b: Cell) -> int:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])
 
 
 def _name(cell: Cell) -> str:
