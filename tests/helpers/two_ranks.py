@@ -39,7 +39,8 @@ CASES: dict[str, list[str]] = {
     "mean over tokens": ["objective=dapo"],
     "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],
     "reference": ["objective={name: gspo, kl: {coef: 0.1}}"],
-    "stale": ["rollout.staleness=1"],
+    # On these prompts S is 0 in one layout of the first update and 1e-16 in the other.
+    "stale": ["rollout.staleness=1", "task={name: sort, n_min: 2, n_max: 4, noise_by_length: 0.8}"],
     "one row": ["rollout.prompts=1", "rollout.group=2", "update.minibatches=1"],
     "nothing has a gradient": ["task={name: sort, n_min: 20, n_max: 20}"],
 }

@@ -13,9 +13,34 @@ from fspo.objectives import Objective, Totals
 from helpers.batches import random_batch
 
 
+def responses(*log_ratios: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Responses of four tokens with the given S: log-probs, old log-probs, mask."""
+    l = torch.tensor(log_ratios, dtype=torch.float64).unsqueeze(-1).repeat(1, 4) / 4
+    return l.requires_grad_(), torch.zeros_like(l), torch.ones_like(l, dtype=torch.bool)
+
+
+def test_fspo_by_hand() -> None:
+    """mu = -0.01, c = 0.03, L = 4: the band is -0.04 ± 0.06. Every token has its response's gradient, -w A / B."""
+    logprobs, old, mask = responses(-0.2, -0.09, 0.01, 0.2)
+    A = torch.tensor([-1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    out = fspo.objectives.FSPO(c_low=0.03, c_high=0.03, drift=-0.01, reference_length=1)(logprobs, old, A, mask)
+    expected = [-math.exp(-0.1), math.exp(-0.09), 2 * math.exp(0.01), 3 * math.exp(0.02)]
+    assert out.loss.item() == pytest.approx(-sum(expected) / 4, rel=1e-12)
+    assert out.accepted.tolist() == [0, 1, 1, 0]
+    (found,) = torch.autograd.grad(out.loss, logprobs)
+    weights = torch.tensor([0, math.exp(-0.09), 2 * math.exp(0.01), 0], dtype=torch.float64)
+    torch.testing.assert_close(found, -weights.unsqueeze(-1).repeat(1, 4) / 4, rtol=1e-12, atol=0)
+
+
+def test_soft_objectives_report_the_share_that_survives() -> None:
+    given = responses(4 * math.log(10.0))
+    kept = {n: fspo.objectives.get(n)(*given[:2], torch.ones(1), given[2]).accepted.item() for n in ("cispo", "sapo")}
+    gate = 1 / (1 + math.exp(-9))
+    assert kept == pytest.approx({"cispo": 0.5, "sapo": 4 * gate * (1 - gate)})  # CISPO's weight is 5, the ratio 10
+
+
 def test_answers_without_advantage_are_in_no_clip_rate() -> None:
-    logprobs = torch.tensor([0.5, 0.0025, 0.5, 0.5], dtype=torch.float64).unsqueeze(-1).repeat(1, 4)
-    old, mask = torch.zeros_like(logprobs), torch.ones_like(logprobs, dtype=torch.bool)
+    logprobs, old, mask = responses(2.0, 0.01, 2.0, 2.0)
     objective = fspo.objectives.get("fspo", drift="zero")
     A = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     assert objective(logprobs, old, A, mask).metrics["clip_rate"] == 0.5
@@ -68,6 +93,9 @@ def test_on_policy_every_objective_gives_the_plain_policy_gradient(name: str) ->
     assert logprobs.grad is not None
     per_row = logprobs.grad.sum(-1) / batch.mask.sum(-1)
     assert torch.equal(torch.sign(per_row), -torch.sign(batch.advantages))
+    for shift, on_policy in ((1e-14, 1), (1e-3, 0)):  # rounding between two forward passes, and a move
+        moved = fspo.objectives.get(name)(logprobs.detach() + shift, *batch.arguments()[1:])
+        assert moved.metrics["on_policy"] == on_policy
 
 
 @pytest.mark.parametrize("name", fspo.objectives.names())

@@ -308,5 +308,5 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
         "mu": mu,
         "sigma": ratios.scale(s, n, mu),
         "ess": ratios.effective_share(s),
-        "on_policy": float(not S.any()),
+        "on_policy": float(not ratios.off_policy(s, n)),  # rounding between two forward passes is no move
     }
