@@ -156,6 +156,30 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
         assert a["metrics"] == pytest.approx(b["metrics"], rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_split_into_micro_batches_gives_the_same_updates(case: Any) -> None:
+    rows = torch.arange(ROWS)
+    same(train(actor(*case), rows, 1, ROWS, rollouts=2), train(actor(*case), rows.flip(0), 1, 7, rollouts=2))
+
+
+def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
+    found = [update["metrics"] for update in train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)]
+    used, measured = ([metrics[f"actor/fspo/{name}"] for metrics in found] for name in ("drift", "mu"))
+    assert used == pytest.approx([0, measured[0], *measured[:-2]], rel=1e-12)
+
+
+def test_neither_a_call_under_no_grad_nor_a_batch_without_a_trained_token_is_recorded() -> None:
+    batch, config = random_batch(0), actor("fspo", updates=1)
+    with torch.no_grad():
+        loss, metrics = call(config, batch)
+    tracker = tracker_of(config)
+    assert (math.isfinite(loss), metrics, tracker.step, tracker.update) == (True, {}, 1, 0)
+    batch.mask[:] = False
+    loss, metrics = call(config, batch, batch.logprobs.requires_grad_())
+    (gradient,) = torch.autograd.grad(loss, batch.logprobs)
+    assert (loss.item(), bool(gradient.any()), metrics, tracker.step) == (0, False, {}, 2)
+
+
 @pytest.mark.slow
 def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
     """Real processes on gloo; verl averages their gradients and losses."""
