@@ -1,13 +1,4 @@
-"""The dumps that trainers write, as tables that an audit reads; recognised by their columns, whose names they keep.
-
-| trainer | file | what it holds |
-|---|---|---|
-| prime-rl | token_exports/step_N/rank_R.jsonl | log-probs of trainer and sampler per token, mask, advantages |
-| NeMo-RL | train_data_stepN.jsonl | the same, every value wrapped in a batch of one |
-| slime | the .pt files of --save-debug-train-data | the same, as tensors |
-| TRL | completions/completions_N.parquet | texts and rewards, no log-probs |
-| verl | N.jsonl of trainer.rollout_data_dir | texts and scores, no log-probs |
-"""
+"""The dumps that trainers write, as tables that an audit reads; recognised by their columns, whose names they keep."""
 
 from __future__ import annotations
 
@@ -99,10 +90,8 @@ def slime(path: Path) -> pl.DataFrame:
         if isinstance(error, pickle.UnpicklingError):
             why = "it holds more than tensors and plain values"
         raise ValueError(f"{path} is not a file of slime's --save-debug-train-data, format 2 ({why})") from None
-    if not samples:
-        raise ValueError(f"{path} has no samples: there is nothing to audit")
-    if lacking := [name for name in ("log_probs", "rollout_log_probs") if name not in table]:
-        raise ValueError(f"{path} has samples without {lacking[0]}, so that sampler and trainer cannot be compared")
+    if lacking := [name for name in ("log_probs", "rollout_log_probs") if name not in table or not samples]:
+        raise ValueError(f"{path} has no {lacking[0]} of every sample, so sampler and trainer cannot be compared")
     return frame
 
 

@@ -107,9 +107,6 @@ def laid_out(
 def _joined(name: str, rows: Any, lengths: list[int]) -> Any:
     if not isinstance(rows, list | tuple):
         return rows
-    if (found := [len(row) for row in rows]) != lengths:
-        k = next(k for k in range(len(lengths) + 1) if found[k : k + 1] != lengths[k : k + 1])
-        raise ValueError(
-            f"from sequence {k} on, {name} has {found[k : k + 3]} tokens and logprobs {lengths[k : k + 3]}"
-        )
+    if [len(row) for row in rows] != lengths:
+        raise ValueError(f"{name} has sequences of other lengths than logprobs: give one value per token")
     return torch.cat(list(rows)) if rows else torch.zeros(0)

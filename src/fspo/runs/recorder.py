@@ -1,13 +1,11 @@
 """What the updates (optimiser steps) on a rollout did: rows, metrics and warnings, the same for every trainer.
 
-    recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
-    recorder.record(logprobs, old_logprobs, advantages, mask)
+recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
+recorder.record(logprobs, old_logprobs, advantages, mask)
 
-    recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
-    recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
-    recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
-
-The trackers of `fspo.engines.updates` are such recorders too.
+recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
+recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
+recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
 """
 
 from __future__ import annotations
@@ -247,7 +245,7 @@ class Recorder:
                 asked = replace(batch, advantages=batch.share(batch.advantages)) if whole else batch
                 accepted = self.rule.surrogate(asked).accepted
             if sampler is not None and sampler.shape != new.shape:
-                raise ValueError(f"sampler_logprobs are {tuple(sampler.shape)} where logprobs are {tuple(new.shape)}")
+                raise ValueError(f"sampler_logprobs must have the shape of logprobs, {tuple(new.shape)}")
             for name, values in {**columns, "accepted": accepted}.items():
                 if values is not None and len(values) != len(batch.lengths):
                     raise ValueError(f"{name} has {len(values)} values where there are {len(batch.lengths)} responses")
