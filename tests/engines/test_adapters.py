@@ -1,6 +1,6 @@
 """The losses for other trainers' hooks: parts of a batch, scaled as the trainer scales them, are the loss of the whole.
 
-TRL's trainer and, where it is installed, Tinker's client are the peers' own code. prime-rl, SkyRL, NeMo-RL and slime
+TRL's trainer and Tinker's client are the peers' own code. prime-rl, SkyRL, NeMo-RL and slime
 cannot be installed here: their callers are stand-ins with the signatures and divisions of the sources that
 docs/adapters.md names.
 """
@@ -47,7 +47,9 @@ def with_gradient(loss: Callable[[Tensor], Tensor], batch: Inputs) -> tuple[Tens
 
 
 def assert_same(ours: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
-    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9 * float(expected[1].abs().max() + 1e-12))
+    """Up to the rounding of sums in another order: every hook stays within 10 of the largest number's last digits."""
+    largest = max(float(values.abs().max()) for values in expected)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=32 * torch.finfo(expected[0].dtype).eps * largest)
 
 
 def token_advantages(batch: Inputs) -> Tensor:
@@ -251,8 +253,7 @@ def test_prime_rl_weights_and_empty_sequences() -> None:
 
 
 def test_tinkers_own_client_sends_the_gradient() -> None:
-    """`forward_backward_custom_async` of the installed package, with the two calls to the server replaced."""
-    pytest.importorskip("tinker")
+    """`forward_backward_custom_async` of the package itself, with the two calls to the server replaced."""
     from tinker import types
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
@@ -272,7 +273,7 @@ def test_tinkers_own_client_sends_the_gradient() -> None:
 
         return SimpleNamespace(result_async=result_async)
 
-    class Client(TrainingClient):  # type: ignore[misc]  # may be absent
+    class Client(TrainingClient):
         def __init__(self) -> None:
             self.holder: Any = None
 
@@ -289,10 +290,9 @@ def test_tinkers_own_client_sends_the_gradient() -> None:
         return await (await Client().forward_backward_custom_async(data, loss)).result_async()
 
     result = asyncio.run(train())
-    expected, gradient = whole(fspo.objectives.get("fspo"), batch)
     weights = torch.stack([datum.loss_fn_inputs["weights"].to_torch() for datum in sent])
-    torch.testing.assert_close(-weights, gradient, rtol=1e-5, atol=1e-7)
-    assert result.metrics["loss:sum"] == pytest.approx(float(expected), rel=1e-5)
+    loss_sum = torch.tensor(result.metrics["loss:sum"])
+    assert_same((loss_sum, -weights), whole(fspo.objectives.get("fspo"), batch))
     assert "fspo/clip_rate" in result.metrics
 
 
@@ -314,7 +314,7 @@ def test_trls_async_trainer_with_ppo_is_trls_own_loss() -> None:
     assert trainer._metrics["train"]["fspo/clip_rate"][0] > 0
     assert trainer._step_samples == 4
     theirs = async_loss(lambda *args: AsyncGRPOTrainer.compute_loss(trainer, *args), inputs)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+    assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["fspo", "gspo", "grpo"])
@@ -332,7 +332,7 @@ def test_trls_async_trainer_weighs_whole_completions(name: str) -> None:
         loss: Tensor = out.loss / 2
         return loss
 
-    torch.testing.assert_close(async_loss(trainer.compute_loss, inputs), async_loss(expected, inputs))
+    assert_same(async_loss(trainer.compute_loss, inputs), async_loss(expected, inputs))
 
 
 def skyrl_with(**changed: Any) -> None:
