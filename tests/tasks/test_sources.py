@@ -273,6 +273,8 @@ def test_what_cannot_be_used_is_one_sentence(installed: dict[str, Any], monkeypa
         Verifiers(environment="chat").example("train", 0)
     with pytest.raises(ValueError, match="'empty' has no data"):
         Verifiers(environment="empty").example("train", 0)
+    with pytest.raises(ValueError, match=r"arguments = .* give a JSON object"):
+        tasks.get({"name": "vf:sums", "arguments": "[20]"})
     monkeypatch.setitem(sys.modules, "verifiers", None)
     with pytest.raises(ValueError, match="vf:missing needs verifiers"):
         Verifiers(environment="missing").prepare()

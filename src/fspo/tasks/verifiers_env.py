@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fspo.tasks.rows import RowTask
 from fspo.tasks.task import Example
@@ -26,6 +26,13 @@ class Verifiers(RowTask):
 
     environment: str = Field(description="name of the installed environment, as in vf:gsm8k.")
     arguments: str = Field("{}", description="Arguments of the environment, as a JSON object.")
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, text: str) -> str:
+        if not isinstance(json.loads(text), dict):
+            raise ValueError('give a JSON object, such as {"n": 20}')
+        return text
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
         environment = _loaded(self.environment, self.arguments)
