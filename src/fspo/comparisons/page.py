@@ -14,21 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fspo import objectives
+from fspo.comparisons import statistics
 from fspo.comparisons.plan import NO_TRIAL, Row
-from fspo.comparisons.statistics import (
-    Estimate,
-    RunGroup,
-    SuiteResults,
-    accuracy_curve,
-    feature,
-    features,
-    gain,
-    gains,
-    lead,
-    mean_flatness,
-    mean_gain,
-    mean_lre,
-)
+from fspo.comparisons.statistics import Estimate, RunGroup, SuiteResults
 from fspo.comparisons.suite import Suite
 from fspo.files import replace_file
 from fspo.pages import charts, document
@@ -99,7 +87,7 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
         together = {f"{kind}tasks": part} if len(part) > 1 else {}
         for name, tasks in (together | {task: [task] for task in part}).items():
             ours, theirs = (results.of(method, setting, tasks) for method in (one, other))
-            ahead = lead(ours, theirs, results.suite.endpoint)
+            ahead = statistics.lead(ours, theirs, results.suite.endpoint)
             if ahead is not None:
                 won = f"{ahead.won:g} of {ahead.pairs}"
                 rows.append([f"{setting}, {name}", percent(ahead.difference, signed=True), won])
@@ -118,15 +106,15 @@ def overview(results: SuiteResults) -> list[Table]:
             if not theirs:
                 continue
             clips = [group.clipping for group in theirs if group.clipping is not None]
-            ahead = lead(ours, theirs, endpoint) if method != reference else None
+            ahead = statistics.lead(ours, theirs, endpoint) if method != reference else None
             rows.append([
                 method,
-                percent(mean_gain(theirs, endpoint)),
+                percent(statistics.mean_gain(theirs, endpoint)),
                 NONE if ahead is None else percent(ahead.difference, signed=True),
                 NONE if ahead is None else f"{ahead.won:g} of {ahead.pairs}",
                 _collapsed(theirs),
-                number(mean_lre(clips)) if clips else NONE,
-                percent(mean_flatness(clips)) if clips else NONE,
+                number(statistics.mean_lre(clips)) if clips else NONE,
+                percent(statistics.mean_flatness(clips)) if clips else NONE,
             ])  # fmt: skip
         where = f", {setting}" * (len(results.suite.settings) > 1)
         tasks = f"{len(part)} {kind}task" + "s" * (len(part) > 1)
@@ -144,7 +132,7 @@ def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
             group.method,
             f"{len(group.rows)}",
             percent(group.mean("final")),
-            percent(group.mean(gain)),
+            percent(group.mean(statistics.gain)),
             percent(group.mean("auc")),
             percent(group.mean("worst")),
             _collapsed([group]),
@@ -162,7 +150,7 @@ def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
 
 
 def _gains(place: str, groups: list[RunGroup]) -> Table:
-    known = [(group.method, bins) for group in groups if (bins := gains(group))]
+    known = [(group.method, bins) for group in groups if (bins := statistics.gains(group))]
     widest = max((bins for _, bins in known), key=len, default=[])
     head = ["method", *(f"{low:.2f} to {high:.2f}" for low, high, _ in widest)]
     rows = [[method, *(percent(value) for *_, value in bins)] for method, bins in known]
@@ -171,9 +159,9 @@ def _gains(place: str, groups: list[RunGroup]) -> Table:
 
 def _features(place: str, groups: list[RunGroup]) -> Table:
     rows = []
-    for name, group in itertools.product(features(groups), groups):
+    for name, group in itertools.product(statistics.features(groups), groups):
         optimum = json.loads(group.rows[0]["optimum"] or "{}").get(name)
-        ends = [percent(feature(group, name, at)) for at in (0, -1)]
+        ends = [percent(statistics.feature(group, name, at)) for at in (0, -1)]
         rows.append([f"{name}: {group.method}", *ends, NONE if optimum is None else percent(Estimate(optimum))])
     head = ["feature: method", "start, %", "end, %", "optimum, %"]
     return Table(f"Features of held-out answers – {place}", head, rows)
@@ -195,7 +183,8 @@ def _plain(value: Any) -> str:
 
 
 def _collapsed(groups: Sequence[RunGroup]) -> str:
-    return f"{sum(group.collapsed for group in groups)} of {sum(len(group.rows) for group in groups)}"
+    rows = [row for group in groups for row in group.rows]
+    return f"{sum(bool(row['collapsed']) for row in rows)} of {len(rows)}"
 
 
 def percent(value: Estimate | None, signed: bool = False) -> str:
@@ -252,11 +241,13 @@ def _figures(results: SuiteResults) -> list[Section]:
     summary, accuracy, clipping = [], [], []
     for (kind, part), setting in itertools.product(results.parts.items(), results.settings):
         where = f" – {setting}" * (len(results.suite.settings) > 1) + f" – {kind}tasks" * bool(kind)
-        means = {method: mean_gain(results.of(method, setting, part), endpoint) for method in results.methods}
+        means = {
+            method: statistics.mean_gain(results.of(method, setting, part), endpoint) for method in results.methods
+        }
         summary.append(_dots(results, f"{measure}, mean over tasks{where}", means))
     for place, name in results.places.items():
         groups = results.at(place)
-        curves = [_line(results, group.method, *accuracy_curve(group)) for group in groups]
+        curves = [_line(results, group.method, *statistics.accuracy_curve(group)) for group in groups]
         accuracy.append(_chart(f"Held-out accuracy – {name}", curves, "step", "accuracy", top=1.0, zero=False))
         rates = [_by_length(results, group) for group in groups if group.clipping is not None]
         clipping.append(_chart(f"Clip rate against length – {name}", rates, "length (tokens)", "clip rate"))

@@ -115,28 +115,18 @@ def differences(old: Row, new: Row) -> list[str]:
 def outcome(folder: Path, *, failed: bool = False) -> Row:
     """The measured columns of a row of the results, from the folder of a run."""
     run = runs.load(folder)
-    responses = _off_policy(folder)
     return {
         **_accuracy(run.evaluations, failed),
         **_health(run.metrics),
         **_curves(run.metrics),
         "gains": _gains(run.evaluations),
         "features": json.dumps(_features(run.evaluations)),
-        **_sums(responses),
+        **_sums(folder),
         "cosine_steps": [line.step for line in run.cosine],
         "cosine": [line.measured for line in run.cosine],
         "cosine_bound": [line.bound_tight for line in run.cosine],
         "cosine_bound_full": [line.bound for line in run.cosine],
     }
-
-
-def _off_policy(folder: Path) -> pl.DataFrame:
-    """The responses of off-policy updates, with a column that marks those that have a gradient."""
-    return (
-        run_rows.read(folder, ("off_policy", "length", "advantage", "log_ratio", "accepted"))
-        .filter(pl.col("off_policy") & pl.col("log_ratio").is_finite())
-        .with_columns(has_gradient=run_rows.HAS_GRADIENT, accepted=pl.col("accepted").cast(pl.Float64).clip(0, 1))
-    )
 
 
 def _accuracy(evaluations: Sequence[runs.Evaluated], failed: bool) -> Row:
@@ -207,10 +197,14 @@ def _curves(metrics: Sequence[runs.Metrics]) -> Row:
     return result
 
 
-def _sums(responses: pl.DataFrame) -> Row:
+def _sums(folder: Path) -> Row:
+    """Sums over the responses of off-policy updates, by length."""
     S = pl.col("log_ratio")
     table = (
-        responses.group_by("length")
+        run_rows.read(folder, ("off_policy", "length", "advantage", "log_ratio", "accepted"))
+        .filter(pl.col("off_policy") & S.is_finite())
+        .with_columns(has_gradient=run_rows.HAS_GRADIENT, accepted=pl.col("accepted").cast(pl.Float64).clip(0, 1))
+        .group_by("length")
         .agg(
             count=pl.col("has_gradient").sum(),
             accepted=pl.col("accepted").filter("has_gradient").sum(),

@@ -202,7 +202,7 @@ def run(
         if not running:
             return
         ended = wait(running, return_when=FIRST_COMPLETED).done
-        for future in sorted(ended, key=_failed):  # results are stored before an error stops all
+        for future in sorted(ended, key=lambda end: end.exception() is not None):  # results before errors
             job = running.pop(future)
             row, seconds = _result(future, job)
             if row is None:
@@ -226,10 +226,6 @@ def perform(job: Job, warm: WarmStart | None, work: Path) -> Result:
     else:
         row = run_cell(job, warm, work)
     return row, time.perf_counter() - began
-
-
-def _failed(future: Future[Result]) -> bool:
-    return future.exception() is not None
 
 
 def _result(future: Future[Result], job: Job) -> Result:

@@ -77,10 +77,6 @@ class RunGroup:
         """None where no update was off-policy, so that nothing could be clipped."""
         return _clipping(self)
 
-    @property
-    def collapsed(self) -> int:
-        return sum(bool(row["collapsed"]) for row in self.rows)
-
 
 # --- intervals --------------------------------------------------------------------------------------------------------
 
@@ -323,8 +319,16 @@ class SuiteResults:
     """Groups of runs by place (a task in a setting) and method."""
 
     def __init__(self, rows: Iterable[Row], suite: Suite) -> None:
+        """Of the runs of phase test, by seed; rows of other tasks, settings or methods are left out."""
+        by_group: dict[tuple[str, str, str], dict[int, Row]] = {}
+        for row in rows:
+            if row["phase"] == "test":
+                by_group.setdefault((row["task"], row["setting"], row["method"]), {})[row["seed"]] = row
+        places = itertools.product(suite.all_tasks, suite.settings, suite.methods)
         self.suite = suite
-        self.groups = _groups(rows, suite)
+        self.groups = [
+            RunGroup(*key, [by_group[key][seed] for seed in sorted(by_group[key])]) for key in places if key in by_group
+        ]
         self.methods = [m for m in suite.methods if any(g.method == m for g in self.groups)]
         self.tasks = [task for task in suite.all_tasks if any(g.task == task for g in self.groups)]
         self.settings = [s for s in suite.settings if any(g.setting == s for g in self.groups)]
@@ -354,13 +358,3 @@ class SuiteResults:
         return [
             g for g in self.groups if g.method == method and g.setting == setting and (tasks is None or g.task in tasks)
         ]
-
-
-def _groups(rows: Iterable[Row], suite: Suite) -> list[RunGroup]:
-    """The runs of phase test in the suite's order, by seed; rows of other tasks, settings or methods are left out."""
-    by_group: dict[tuple[str, str, str], dict[int, Row]] = {}
-    for row in rows:
-        if row["phase"] == "test":
-            by_group.setdefault((row["task"], row["setting"], row["method"]), {})[row["seed"]] = row
-    places = itertools.product(suite.all_tasks, suite.settings, suite.methods)
-    return [RunGroup(*key, [by_group[key][s] for s in sorted(by_group[key])]) for key in places if key in by_group]
