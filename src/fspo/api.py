@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from fspo import advantages
 from fspo.config import TrainConfig, parse, read, require_same_run
 from fspo.engines.verl import last_step
-from fspo.runs import Observer, Run, RunWarning, require_engine
+from fspo.runs import Observer, Run, RunWarning
 from fspo.runs import load as load_run
+from fspo.runs.folder import require_engine
 
 if TYPE_CHECKING:
     from fspo.training.evaluate import Evaluation
@@ -114,13 +115,9 @@ def evaluate(
     set_threads(policy, config.model.threads)
     task = tasks.get(config.task if changed_task else config.eval_task)
     given = {"prompts": prompts, "samples": samples, "temperature": temperature, "split": split}
-    settings = config.eval.model_dump(include=set(given))
-    settings |= {name: value for name, value in given.items() if value is not None}
+    asked = config.evaluation | {name: value for name, value in given.items() if value is not None}
     with Scorer(task, **config.scoring.model_dump()) as scorer:
-        return measured(
-            policy, task, scorer, seed=config.seed, chat=config.model.chat,
-            max_new_tokens=config.rollout.max_new_tokens, **settings,
-        )  # fmt: skip
+        return measured(policy, task, scorer, **asked)
 
 
 def _run_of(folder: Path) -> Path | None:
@@ -154,12 +151,10 @@ def weights_of(run: Path) -> Path:
     if step := last_step(run / "checkpoints"):
         return _merged(run / "checkpoints" / f"global_step_{step}")
 
-    def warn(text: str) -> None:
-        warnings.warn(text, RunWarning, stacklevel=2)
-
     saved = [path for path in (run / "checkpoints").glob("checkpoint-*") if path.name[11:].isdecimal()]
     of_trl = [*sorted(saved, key=lambda path: int(path.name[11:])), run / "model"]
-    last = checkpoint.latest(run / "checkpoints", warn) or next((p for p in reversed(of_trl) if p.is_dir()), None)
+    whole = checkpoint.latest(run / "checkpoints", lambda text: warnings.warn(text, RunWarning, stacklevel=2))
+    last = whole or next((path for path in reversed(of_trl) if path.is_dir()), None)
     if last is None:
         raise ValueError(f"the run in {run} has no checkpoint yet: train it further, or give a model's folder")
     return last

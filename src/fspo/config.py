@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fspo import advantages, objectives, recipes, tasks
 from fspo.files import yaml_value
-from fspo.settings import Settings, changes, hint
+from fspo.settings import Settings, flat, hint
 
 
 class LoraConfig(Settings):
@@ -215,6 +215,13 @@ class TrainConfig(Settings):
         """What is evaluated on: a task of its own, or the run's."""
         return self.task if self.eval.task is None else self.eval.task
 
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """How held-out answers are asked for: the arguments of `fspo.training.evaluate.evaluate`."""
+        settings = self.eval.model_dump(include={"split", "prompts", "samples", "temperature"})
+        more = {"max_new_tokens": self.rollout.max_new_tokens, "seed": self.seed, "chat": self.model.chat}
+        return settings | more
+
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
         if self.update.minibatches > self.rollout.prompts:
@@ -282,11 +289,12 @@ RESUMABLE = ("steps", "eval", "log", "checkpoint", "scoring", "model.device", "m
 
 def require_same_run(saved: TrainConfig, config: TrainConfig, *, force: bool = False) -> None:
     """Refuse a configuration that would make a resumed run another one, unless by `force`."""
-    for key, (old, new) in changes(saved.model_dump(mode="json"), config.model_dump(mode="json")).items():
+    old, new = (flat(each.model_dump(mode="json")) for each in (saved, config))
+    for key in [key for key in [*new, *(old.keys() - new)] if old.get(key) != new.get(key)]:
         if not (force or any(key == name or key.startswith(f"{name}.") for name in RESUMABLE)):
             raise ValueError(
-                f"{key} = {new!r} would make this another run (it has {old!r}): leave it out, start in another folder, "
-                "or add --force"
+                f"{key} = {new.get(key)!r} would make this another run (it has {old.get(key)!r}): leave it out, start "
+                "in another folder, or add --force"
             )
 
 

@@ -122,12 +122,6 @@ def hint(wrong: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings in which two configurations differ, by dotted name: old and new value."""
-    old, new = flat(before), flat(after)
-    return {key: (old.get(key), new.get(key)) for key in [*new, *(old.keys() - new)] if old.get(key) != new.get(key)}
-
-
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Tables within tables as one table with dotted names."""
     if not isinstance(value, dict) or (prefix and not value):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 console = Terminal()
 
-OpenBrowser = Annotated[bool, typer.Option("--open", help="open it in the browser")]
 Engine = Literal["local", "trl", "verl"]
 
 
@@ -215,7 +214,7 @@ def report(
     from fspo import objectives
     from fspo.report import run_page
     from fspo.report.report_run import load_all
-    from fspo.runs import is_run, run_folder
+    from fspo.runs.folder import is_run, run_folder
 
     folders = [run_folder(run) for run in runs]
     for folder in folders:
@@ -232,19 +231,16 @@ def report(
 def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run that is training or about to start")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on this machine; 0 for any free one")] = 0,
-    browser: OpenBrowser = False,
 ) -> None:
     """Show a run's report while it trains: the page updates itself. Only this machine can open it.
 
     [dim]fspo watch runs/mine[/]
-    [dim]fspo watch runs/mine --port 8000 --open[/]
+    [dim]fspo watch runs/mine --port 8000[/]
     """
     from fspo.report.watch import open_server
 
     with open_server(run, port) as server:
         console.say(f"watching {run} at {server.url} (Ctrl-C ends)")
-        if browser:
-            typer.launch(server.url)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -253,7 +249,6 @@ def watch(
 
 def explore(
     out: Annotated[Path | None, typer.Option(help="file to write; default: a temporary one, which is opened")] = None,
-    browser: OpenBrowser = False,
 ) -> None:
     """Open the band explorer, a page with sliders that shows what each method clips, by length; or write it to a file.
 
@@ -266,5 +261,5 @@ def explore(
 
     path = write(out or Path(tempfile.mkdtemp(prefix="fspo-")) / "explore.html")
     console.say(f"explorer: {path}")
-    if browser or out is None:
+    if out is None:
         typer.launch(path.resolve().as_uri())

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fspo.objectives import Batch, Objective, Output, Totals
-from fspo.runs import UpdateState
 from fspo.runs.recorder import OF_A_RESPONSE, Recorder, response_rows
+from fspo.runs.schema import UpdateState
 
 
 class UpdateTracker(Recorder):

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 # The end token has the name of Qwen's own, which verl looks up in every model of the family.
 SPECIAL = ("<pad>", "<bos>", "<|im_end|>")
-# 61 characters; with the three special tokens the vocabulary has 64 entries.
+# Those of the built-in tasks' prompts and solutions, and a few more: 61, with the special tokens a vocabulary of 64.
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n:=+-*/()[]{}<>,.?#|;_^!"
 HEAD_SIZE = 32
 

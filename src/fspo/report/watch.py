@@ -19,7 +19,8 @@ from markupsafe import Markup
 
 from fspo.report.report_run import load
 from fspo.report.run_page import content, frame
-from fspo.runs import rows, run_folder
+from fspo.runs import rows
+from fspo.runs.folder import run_folder
 
 __all__ = ["LivePage", "Server", "open_server"]
 

@@ -21,18 +21,7 @@ from pydantic import ValidationError
 
 from fspo.files import BadLine, json_lines, json_text, replace_file, replacing, yaml_value
 from fspo.runs import rows as row_files
-from fspo.runs.schema import (
-    FORMAT,
-    LINES,
-    Cosine,
-    Evaluated,
-    Facts,
-    Line,
-    Metrics,
-    Sample,
-    Timing,
-    UpdateState,
-)
+from fspo.runs.schema import FORMAT, LINES, Cosine, Evaluated, Facts, Line, Metrics, Sample, Timing, UpdateState
 from fspo.text import slug
 
 # What makes a folder that of a run.
@@ -293,7 +282,7 @@ class RunWriter:
         for scratch in folder.glob("*.writing"):
             scratch.unlink()
         for path in row_files.files(self.folder):
-            if row_files.step_of(path) > step:
+            if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
 
     def merge(self, kind: type[Line], lines: list[Line]) -> None:

@@ -49,10 +49,6 @@ def files(run: Path) -> list[Path]:
     return sorted(path for path in paths if path.stem.removeprefix("step-").isdecimal())
 
 
-def step_of(path: Path) -> int:
-    return int(path.stem.removeprefix("step-"))
-
-
 def table(columns: dict[str, list[Any]]) -> pl.DataFrame:
     """The rows of a step, checked against the schema; a column that is not given is empty."""
     unknown = columns.keys() - COLUMNS.keys()
@@ -62,19 +58,16 @@ def table(columns: dict[str, list[Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: columns.get(name, [None] * count) for name in COLUMNS}, schema=COLUMNS)
 
 
-def scan(paths: Sequence[Path], *, left_out: bool = False) -> pl.LazyFrame:
-    """The needed columns of readable files, without rows that cannot be used.
-
-    Rows that an update left out have neither a log-ratio nor a share; they are scanned only with `left_out`.
-    """
+def scan(paths: Sequence[Path]) -> pl.LazyFrame:
+    """The needed columns of readable files, without rows that cannot be used or that an update left out."""
     wide = {"step": pl.Int64, "update": pl.Int64, "length": pl.Float64, "log_ratio": pl.Float64,
             "accepted": pl.Float64, "advantage": pl.Float64}  # fmt: skip
     table = pl.scan_parquet(list(paths), schema={name: COLUMNS[name] for name in NEEDED}, extra_columns="ignore")
     return table.with_columns(pl.col(name).cast(kind) for name, kind in wide.items()).filter(
         (pl.col("length") > 0)
         & pl.col("step").is_not_null()
-        & (pl.col("log_ratio").abs() < 1e100).fill_null(left_out)  # its square is a number too
-        & pl.col("accepted").is_between(0, 1).fill_null(left_out)
+        & (pl.col("log_ratio").abs() < 1e100)  # its square is a number too
+        & pl.col("accepted").is_between(0, 1)
     )
 
 

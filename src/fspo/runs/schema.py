@@ -130,22 +130,19 @@ class Timing(Line):
     tokens_per_second: Number = None
 
 
-class RateBin(_Part):
-    """Accuracy of the answers of a bin."""
-
-    low: float
-    high: float
-    count: Whole
-    accuracy: float
-    interval: Interval
-
-
 class Rate(_Part):
     """Accuracy of some answers."""
 
     count: Whole
     accuracy: float
     interval: Interval
+
+
+class RateBin(Rate):
+    """Accuracy of the answers of a bin."""
+
+    low: float
+    high: float
 
 
 class Evaluated(Line):

@@ -10,10 +10,9 @@
 from fspo.tasks.mixture import Mixture
 from fspo.tasks.registry import check_importable, get, get_class, names, register, spec, summaries
 from fspo.tasks.scoring import Score, Scorer
-from fspo.tasks.task import ALPHABET, SPLITS, Example, Task
+from fspo.tasks.task import SPLITS, Example, Task
 
 __all__ = [
-    "ALPHABET",
     "SPLITS",
     "Example",
     "Mixture",

@@ -11,10 +11,6 @@ from pydantic import Field
 
 from fspo.settings import Settings
 
-# Prompts and solutions of the built-in tasks use these characters only, so that one small character tokenizer is
-# enough for all of them.
-ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 \n+-*/=:;,.?!()[]{}<>|"
-
 # The hash of a problem's text modulo 10 decides its split. No problem is in two splits, whatever the seed and the
 # parameters that generated it.
 SPLITS = {"eval": (0,), "validation": (1,), "train": (2, 3, 4, 5, 6, 7, 8, 9)}

@@ -177,11 +177,8 @@ def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateB
     if not len(solved):
         return []
     cells = cut(np.asarray(attribute, dtype=float), bins)
-    rates = []
-    for k, (low, high) in enumerate(cells.ranges):
-        rate = _rate(solved[cells.index == k])
-        rates.append(RateBin(low=low, high=high, count=rate.count, accuracy=rate.accuracy, interval=rate.interval))
-    return rates
+    rates = [_rate(solved[cells.index == k]) for k in range(len(cells))]
+    return [RateBin(**dict(rate), low=low, high=high) for rate, (low, high) in zip(rates, cells.ranges, strict=True)]
 
 
 def _means(features: Sequence[dict[str, float]]) -> dict[str, float]:

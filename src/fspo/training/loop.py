@@ -164,12 +164,7 @@ class _Training:
         return stop
 
     def evaluate(self, step: int) -> None:
-        settings = self.config.eval
-        evaluation = evaluate(
-            self.policy, self.held_out, self.eval_scorer, split=settings.split, prompts=settings.prompts,
-            samples=settings.samples, max_new_tokens=self.config.rollout.max_new_tokens,
-            temperature=settings.temperature, seed=self.config.seed, chat=self.config.model.chat, team=self.team,
-        )  # fmt: skip
+        evaluation = evaluate(self.policy, self.held_out, self.eval_scorer, team=self.team, **self.config.evaluation)
         line = evaluation.line(step)
         if self.team.is_main:
             self.writer.append(line)

@@ -171,11 +171,7 @@ def _callback(
         was_training = model.training
         model.eval()
         policy = Policy(model, trainer.processing_class, eos_ids=end_ids(model, trainer.processing_class))
-        evaluation = evaluate(
-            policy, task, scorer, split=config.eval.split, prompts=config.eval.prompts, samples=config.eval.samples,
-            max_new_tokens=config.rollout.max_new_tokens, temperature=config.eval.temperature, seed=config.seed,
-            chat=config.model.chat,
-        )  # fmt: skip
+        evaluation = evaluate(policy, task, scorer, **config.evaluation)
         model.train(was_training)
         line = evaluation.line(step)
         writer.append(line)

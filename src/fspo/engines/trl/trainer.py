@@ -26,8 +26,8 @@ from fspo.engines.updates import UpdateTracker
 from fspo.files import replace_file
 from fspo.objectives import Objective
 from fspo.objectives.batch import masked
-from fspo.runs import UpdateState
 from fspo.runs.recorder import loggable
+from fspo.runs.schema import UpdateState
 
 REPLACED = (  # settings of TRL's own losses that no objective reads
     "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",

@@ -109,8 +109,8 @@ class _Actor:
     def __init__(self, policy: PolicyLoss, config: ActorConfig) -> None:
         # Imported only where a loss is taken: verl imports this module in every process.
         from fspo.engines.updates import UpdateTracker
-        from fspo.runs import Metrics, last_state, read_lines
-        from fspo.runs.folder import read_config
+        from fspo.runs import Metrics, read_lines
+        from fspo.runs.folder import last_state, read_config
         from fspo.runs.recorder import Recorder, loggable
 
         _check(policy, config)

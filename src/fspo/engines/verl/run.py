@@ -27,19 +27,8 @@ import polars as pl
 
 from fspo import objectives, tasks
 from fspo.config import TrainConfig, read
-from fspo.engines.translate import (
-    BAND,
-    CLIP_NORM,
-    PROMPT,
-    RULE,
-    is_chat,
-    loggers,
-    refuse,
-    refuse_cut,
-    rows,
-    start,
-    start_path,
-)
+from fspo.engines import translate
+from fspo.engines.translate import BAND, CLIP_NORM, PROMPT, RULE, is_chat, loggers, rows
 from fspo.engines.verl import last_step, refuse_own_options
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
@@ -59,12 +48,12 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
 
     `folder` is the run folder as verl's processes see it.
     """
-    refuse(config, "verl", "model.threads", "log.samples")
+    translate.refuse(config, "verl", "model.threads", "log.samples")
     own = flat(config.engines.verl)
     for key, value in own.items():  # validation may cut the distribution
         setting, _, name = key.lstrip("+~").rpartition(".")
         if setting.startswith(ROLLOUT) and not setting.endswith("val_kwargs"):
-            refuse_cut({name: value}, f"engines.verl.{setting}.")
+            translate.refuse_cut({name: value}, f"engines.verl.{setting}.")
     update, rollout, lora = config.update, config.rollout, config.model.lora
     if update.schedule == "linear":
         raise ValueError("update.schedule = 'linear' is not possible with --engine verl: use constant or cosine")
@@ -84,7 +73,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
         "data.max_prompt_length": PROMPT, "data.max_response_length": rollout.max_new_tokens,
         "data.filter_overlong_prompts": True,
         "algorithm.adv_estimator": f"fspo.{config.advantage}",
-        f"{MODEL}.path": str(start_path(config, Path(folder))), f"{MODEL}.lora_rank": lora.rank if lora else 0,
+        f"{MODEL}.path": translate.start_path(config, Path(folder)), f"{MODEL}.lora_rank": lora.rank if lora else 0,
         **({f"{MODEL}.lora_alpha": int(lora.alpha)} if lora else {}),
         **({} if chat else {f"{MODEL}.custom_chat_template": PLAIN}),
         **correction,
@@ -208,7 +197,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         if resume:
             _collect(folder)  # verl begins a new log
             RunWriter(folder).cut(resumed or -1)
-        tokenizer = AutoTokenizer.from_pretrained(start(config, folder, observer.warmup, fresh=not resume))
+        tokenizer = AutoTokenizer.from_pretrained(translate.start(config, folder, observer.warmup, fresh=not resume))
         write_prompts(config, folder)
         RunWriter(folder).describe(config.model_dump(mode="json"), engine="verl")
         if mismatch(config) == BAND:
