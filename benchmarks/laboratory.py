@@ -25,6 +25,7 @@ import torch
 import fspo
 from fspo import laboratory
 from fspo.laboratory import Kind, Problem, Regime
+from fspo.laboratory.rollout import Losses
 from fspo.objectives import Objective, Totals
 from fspo.pages import charts
 from fspo.pages.document import Plot, write_svg
@@ -61,11 +62,11 @@ def problem_of(spread: float, graded: bool = False, kinds: int = KINDS, conflict
     return Problem([Kind(length, lambda share: reward(share) / 2) for length in lengths], graded)
 
 
-def points_lost(problem: Problem, rule: Objective, regime: Regime, rate: float = RATE) -> laboratory.Losses:
+def points_lost(problem: Problem, rule: Objective, regime: Regime, rate: float = RATE) -> Losses:
     """In points of reward, with the band that clips this share at the true optimum."""
     banded = laboratory.at_clip_rate(problem, rule, problem.optimum(), regime, rate)
     bias, noise = laboratory.losses(problem, banded, regime)
-    return laboratory.Losses(100 * bias, 100 * noise)
+    return Losses(100 * bias, 100 * noise)
 
 
 def table(head: str, columns: Iterable[object], rows: Iterable[tuple[str, Iterable[str]]]) -> None:

@@ -79,10 +79,6 @@ class Roles:
         return list(dict.fromkeys([*self.columns.values(), *([self.by] if self.by else [])]))
 
     @property
-    def has_length(self) -> bool:
-        return self.tokens or "length" in self or "text" in self
-
-    @property
     def has_ratio(self) -> bool:
         return "log_ratio" in self or "logprobs" in self
 
@@ -144,7 +140,7 @@ def assign(
 def assigned(sources: Sequence[Source], given: dict[str, str], by: str | None, mismatch: bool) -> list[Roles]:
     """The roles of the columns of each source, which must be the same."""
     by_source = [assign(source.schema, given, by, mismatch, source.names[0]) for source in sources]
-    if not by_source[0].has_length:
+    if not (by_source[0].tokens or "length" in by_source[0] or "text" in by_source[0]):
         raise ValueError(
             f"{sources[0].names[0]} has no length of the answers: give --length COLUMN; its columns: "
             f"{', '.join(sources[0].schema)}. Lists of log-probs (--logprobs, --old-logprobs) have a length too"

@@ -140,6 +140,8 @@ class Advisor:
         r, z = self.responses, self._z(exponent)
         report = self.report(self._inside(z >= -c_low, z <= c_high))
         count = int(r.has_gradient.sum())
+        settings = {"name": "fspo", "c_low": c_low, "c_high": c_high, "drift": r.mu}  # c was measured around this drift
+        settings |= {"exponent": exponent} if exponent != 0.5 else {}
         return Recommendation(
             clip_rate=clip_rate,
             fresh_interval=fresh_rate_interval(clip_rate, count),
@@ -150,7 +152,7 @@ class Advisor:
             c_high=c_high,
             exponent=exponent,
             exponent_interval=interval,
-            snippets=snippets(r.mu, c_low, c_high, exponent),
+            snippets=settings_blocks(settings, VERL_UPDATES),
             rates=[Rule("recommended", report)],
         )
 
@@ -193,12 +195,6 @@ def _advice(report: FairnessReport) -> str:
         "fair. The rows may be a mixture: --by shows the clip rates of each kind of prompt, and "
         "fspo.fairness.partition_bands fits one band per kind."
     )
-
-
-def snippets(mu: float, c_low: float, c_high: float, exponent: float) -> dict[str, str]:
-    """The band as settings of each trainer. The drift is given as a number: c was measured around it."""
-    values = {"c_low": c_low, "c_high": c_high, "drift": mu} | ({"exponent": exponent} if exponent != 0.5 else {})
-    return settings_blocks({"name": "fspo", **values}, VERL_UPDATES)
 
 
 # --- sampler against trainer ------------------------------------------------------------------------------------------

@@ -11,18 +11,9 @@ Needs numpy and scipy only; a rule is any objective that clips whole responses.
 """
 
 from fspo.laboratory.problem import Kind, Outcomes, Problem, conflict, near
-from fspo.laboratory.rollout import (
-    Losses,
-    Regime,
-    RolloutResult,
-    at_clip_rate,
-    effective_weights,
-    fixed_point,
-    losses,
-    run,
-)
+from fspo.laboratory.rollout import Regime, RolloutResult, at_clip_rate, effective_weights, fixed_point, losses, run
 
 __all__ = [
-    "Kind", "Losses", "Outcomes", "Problem", "Regime", "RolloutResult", "at_clip_rate", "conflict",
+    "Kind", "Outcomes", "Problem", "Regime", "RolloutResult", "at_clip_rate", "conflict",
     "effective_weights", "fixed_point", "losses", "near", "run",
 ]  # fmt: skip

@@ -140,14 +140,12 @@ def near(target: float, width: float = 0.25) -> Callable[[Any], Any]:
     return lambda share: np.exp(-0.5 * ((share - target) / width) ** 2)
 
 
-def conflict(
-    lengths: Sequence[int], low: float = 0.35, high: float = 0.65, width: float = 0.25, graded: bool = False
-) -> Problem:
+def conflict(lengths: Sequence[int], graded: bool = False) -> Problem:
     """Prompts of equal weight that share one parameter; the shorter half wants more ones, the longer half fewer.
 
     An update that counts lengths unequally therefore moves the optimum.
     """
     ordered = sorted(lengths)
     half = len(ordered) / 2
-    kinds = [Kind(length, near(high if place < half else low, width)) for place, length in enumerate(ordered)]
+    kinds = [Kind(length, near(0.65 if place < half else 0.35)) for place, length in enumerate(ordered)]
     return Problem(kinds, graded)

@@ -95,7 +95,9 @@ class Batch:
         packing: Packing | None = None,
     ) -> Batch:
         """With a `packing`, log-probs are flat and hold trained tokens only; otherwise they are padded, with a mask."""
-        _check_floats(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
+        for name, value in {"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages}.items():
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
         if packing is None:
             _check_padded(logprobs, old_logprobs, advantages, mask)
         logprobs = _widened(logprobs)
@@ -198,12 +200,6 @@ class NotFiniteError(ValueError):
 def _check_rows(good: Tensor, sentence: str) -> None:
     if not good.all():
         raise NotFiniteError(sentence.format(row=int((~good).nonzero()[0])))
-
-
-def _check_floats(**values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
 
 
 def _check_padded(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Any) -> None:

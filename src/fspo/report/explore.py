@@ -31,7 +31,9 @@ def write(path: str | Path) -> Path:
 
 def render() -> str:
     """The page as text."""
-    rules = _rules()
+    rules = [_rule(objectives.get(name)) for name in objectives.LENGTH_LAWS]
+    centred = rules[0] | {"name": f"{rules[0]['name']} around the drift", "centred": True}  # the first is FSPO's
+    rules = [centred, rules[0] | {"dashed": True}, *rules[1:]]
     data = plain({"lengths": LENGTHS.tolist(), "factors": FACTORS.tolist(), "rules": rules})
     return document.document(
         title="What a clip range does to long and short answers – fspo",
@@ -43,13 +45,6 @@ def render() -> str:
         footer="Written by fspo. Formulas: docs/method.md.",
         scripts=["explore_rates.js", "explore.js"],
     )
-
-
-def _rules() -> list[dict[str, Any]]:
-    """The length laws at their defaults; the first, FSPO's, around the drift too."""
-    rules = [_rule(objectives.get(name)) for name in objectives.LENGTH_LAWS]
-    centred = rules[0] | {"name": f"{rules[0]['name']} around the drift", "centred": True}
-    return [centred, rules[0] | {"dashed": True}, *rules[1:]]
 
 
 def _rule(objective: Objective) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _without_variance(line: Metrics) -> float | None:
     return line.groups_without_variance / line.groups
 
 
-HEALTH = (
+HEALTH = (  # whether training is sound
     MetricPanel("Gradient norm", "norm", lambda m: m.grad_norm),
     MetricPanel("Entropy", "nats per token", lambda m: m.entropy),
     MetricPanel("KL", "nats per token", lambda m: m.kl),
@@ -195,8 +195,3 @@ HEALTH = (
     MetricPanel("Truncated answers", "share of the answers", lambda m: m.truncated, share=True),
     MetricPanel("Groups without variance", "share of the groups", _without_variance, share=True),
 )
-
-
-def health(runs: Sequence[ReportRun]) -> Panels:
-    """The metrics that show whether training is sound."""
-    return [metric.panel(runs) for metric in HEALTH]

@@ -18,7 +18,7 @@ from fspo.files import replace_file
 from fspo.pages import document
 from fspo.pages.document import Section, Table, TableCell, colour_of, grid, render
 from fspo.report.clipping import clip_rates, direction, log_ratios, same_answers
-from fspo.report.panels import health, learning, lengths, main_split, range_name
+from fspo.report.panels import HEALTH, learning, lengths, main_split, range_name
 from fspo.report.report_run import ReportRun, load_all
 from fspo.runs import Metrics, Sample, unscored_warnings
 from fspo.settings import flat
@@ -233,7 +233,7 @@ def page_sections(runs: Runs) -> list[Section]:
             plots=[log_ratios(run) for run in runs],
         ),
         Section("lengths", "Lengths", plots=lengths(runs)),
-        Section("health", "Health of the updates", plots=health(runs)),
+        Section("health", "Health of the updates", plots=[metric.panel(runs) for metric in HEALTH]),
         Section("warnings", "Warnings", warnings(runs)),
         Section(
             "samples", "Sampled answers", samples(runs), "As the model wrote them, from steps spread over the run."

@@ -9,8 +9,7 @@ A model that is not of the Llama family or has adapters is sampled by transforme
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -119,14 +118,18 @@ def generate(
     if parts is None:
         return _by_transformers(policy, ids, group, max_new_tokens, temperature, seed + streams[0])
     threads = torch.get_num_threads()
-    with torch.inference_mode(), _sampling_threads(policy):
-        decoder = FamilyDecoder(parts, longest + max_new_tokens, threads)
-        rows = max(1, min(ROWS, CACHE // (decoder.token_bytes * (longest + max_new_tokens))))
-        lanes = Lanes(
-            decoder, ids, group, limit=max_new_tokens, temperature=temperature, eos_ids=policy.eos_ids, seed=seed,
-            streams=streams, rows=rows,
-        )  # fmt: skip
-        lanes.run()
+    torch.set_num_threads(runtime.sampling_threads(sum(p.numel() for p in policy.model.parameters()), threads))
+    try:
+        with torch.inference_mode():
+            decoder = FamilyDecoder(parts, longest + max_new_tokens, threads)
+            rows = max(1, min(ROWS, CACHE // (decoder.token_bytes * (longest + max_new_tokens))))
+            lanes = Lanes(
+                decoder, ids, group, limit=max_new_tokens, temperature=temperature, eos_ids=policy.eos_ids, seed=seed,
+                streams=streams, rows=rows,
+            )  # fmt: skip
+            lanes.run()
+    finally:
+        torch.set_num_threads(threads)
     return Answers(ids, lanes.tokens, group, lanes.finished)
 
 
@@ -153,17 +156,6 @@ def _by_transformers(
                 completions.append(tokens[:end])
                 finished.append(end is not None)
     return Answers(prompts, completions, group, finished)
-
-
-@contextmanager
-def _sampling_threads(policy: Policy) -> Iterator[None]:
-    """Sample with the number of threads that suits the model, and restore the old number afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(runtime.sampling_threads(sum(p.numel() for p in policy.model.parameters()), before))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Lanes:

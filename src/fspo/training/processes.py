@@ -250,18 +250,14 @@ def _follow() -> int:
     store.set(f"ready {rank}", "")
     dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=rank, world_size=size)
     with suppress(RunInterruptedError):
-        run(config, folder, ProcessTeam(_end_with_another), Observer())
+        run(config, folder, ProcessTeam(lambda: os._exit(LOST_MAIN)), Observer())
     dist.destroy_process_group()
     return 0
 
 
-def _end_with_another() -> NoReturn:
-    os._exit(LOST_MAIN)
-
-
 def _end_with_main(source: IO[bytes]) -> None:
     source.read()  # returns when the main process has ended, however it did
-    _end_with_another()
+    os._exit(LOST_MAIN)
 
 
 def main() -> NoReturn:
