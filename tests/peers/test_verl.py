@@ -20,7 +20,7 @@ from helpers.batches import BATCHES, Inputs, assert_equal, random_batch
 
 pytest.importorskip("verl")
 from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights, compute_rollout_rejection_mask
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
 
@@ -168,6 +168,22 @@ def test_truncated_sampler_weights_are_verls(level: str) -> None:
         ours, _ = mismatch.weights(batch.old_logprobs, batch.sampler_logprobs, batch.mask)
         ours = ours if level == "token" else ours.unsqueeze(-1).expand_as(theirs)
         torch.testing.assert_close(ours[batch.mask], theirs[batch.mask])
+
+
+@pytest.mark.parametrize(
+    ("level", "low", "high", "name"), [("geometric", 0.98, 1.04, "seq_mean_k1"), ("sequence", 0.8, 1.6, "seq_sum_k1")]
+)
+def test_masks_for_the_sampler_drop_what_verls_do(level: str, low: float, high: float, name: str) -> None:
+    """verl's k1 is of the sampler over the trainer, so that its range is the inverse of ours."""
+    mismatch, dropped = fspo.objectives.Mismatch(level=level, low=low, high=high), []
+    for seed in range(BATCHES):
+        batch = random_batch(seed)
+        d = torch.where(batch.mask, batch.old_logprobs - batch.sampler_logprobs, 0)
+        theirs, _ = compute_rollout_rejection_mask(d, batch.mask, name, f"{1 / high}_{1 / low}")
+        _, outside = mismatch.weights(batch.old_logprobs, batch.sampler_logprobs, batch.mask)
+        assert torch.equal(theirs.bool(), batch.mask & ~outside.unsqueeze(-1))
+        dropped += outside.tolist()
+    assert 0.05 < sum(dropped) / len(dropped) < 0.95
 
 
 ADVANTAGES: dict[str, tuple[str, dict[str, Any]]] = {
