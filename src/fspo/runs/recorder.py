@@ -37,9 +37,10 @@ from fspo.runs.schema import ClipBin, Cosine, Metrics, unscored_warnings
 from fspo.tensors import torch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    Tokens = Tensor | Sequence[Tensor]
+    Tokens = Tensor | NDArray[Any] | Sequence[Any]
 
 BINS = 6  # of length, as `log.bins`
 
