@@ -80,6 +80,12 @@ def test_a_band_of_few_rows_is_refused_or_uncertain() -> None:
     assert few.recommendation is None
     assert "30 rows are too few for a clip rate of 10.0 %" in str(few)
     assert "at least 46 are needed" in str(few)
+    fresh, hits = answers(20_000, seed=99), 0
+    for seed in range(30):
+        result = band(answers(60, seed=seed).drop("accepted"))
+        low, high = result.fresh_interval
+        hits += low <= clip_rates(result, fresh).mean() <= high <= 2 * RATE
+    assert hits >= 26
     text = str(fspo.audit(answers(60).drop("accepted"), clip_rate=RATE))
     assert "From 60 rows: of fresh rows 3.9 % to 18.6 % will be clipped" in text
 

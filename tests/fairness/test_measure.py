@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fspo
 
@@ -24,6 +25,12 @@ def test_by_hand() -> None:
     assert [b.reweighting for b in report.bins] == pytest.approx([1.5, 0.5])
     assert "1–4" in str(report)
     assert "LRE 0.5000" in str(report)
+
+
+def test_tensors_explicit_edges_and_ties() -> None:
+    lengths, accepted = torch.tensor([5, 5, 5, 5, 5, 9]), torch.tensor([1.0, 1, 1, 0, 0, 1])
+    for bins in (8, [3, 6]):  # ties share a bin
+        assert [(b.label, b.count) for b in measure(lengths, accepted, bins=bins).bins] == [("5", 5), ("9", 1)]
 
 
 def test_any_attribute() -> None:

@@ -123,6 +123,8 @@ def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> N
     assert first["gspo"] > 2 * last["gspo"]
     assert last["rloo"] > 2 * first["rloo"]
     assert reports["fspo"].flatness < min(reports["gspo"].flatness, reports["rloo"].flatness) / 2
+    labels = [objectives.get_class(name).label for name in reports]
+    assert rules_at(summary, 0.9) == ([], [f"{label} cannot clip 90.0% with any range." for label in labels])
 
 
 @pytest.mark.parametrize(("rule", "others"), [("fspo", ("GSPO", "fixed range")), ("gspo", ("FSPO", "fixed range"))])

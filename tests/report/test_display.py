@@ -88,4 +88,5 @@ def test_the_bar_goes_away_cleanly_when_training_fails() -> None:
 
 
 def test_blocks() -> None:
+    assert clip_row(BINS) == "4 ▅ 12 █ 40  up to 10.0 %"
     assert clip_row([BINS[0].model_copy(update={"clip_rate": 0.0})]) == "4 ▁ 12  up to 0.0 %"

@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -88,6 +89,13 @@ def test_nothing_but_the_page(served: Served) -> None:
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     check_policy(page)
     assert first('Security-Policy" content="([^"]*)"', page).endswith("connect-src 'self'")
+
+
+def test_connections_that_ask_nothing_do_not_starve_the_page(served: Served) -> None:
+    idle = [socket.create_connection(("127.0.0.1", served[1].server_port)) for _ in range(4)]
+    assert get(served[1])[0].status == 200
+    for connection in idle:
+        connection.close()
 
 
 def test_a_port_in_use_is_said(served: Served) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import fspo.tasks as tasks
 from fspo.config import TrainConfig
 from fspo.tasks import Score, Scorer
+from helpers.processes import printed, write_package
 
 MODULE = """
 from typing import ClassVar
@@ -96,7 +97,7 @@ def test_a_class_of_a_module_is_a_task_with_parameters(module: str) -> None:
 
 
 def test_parameters_of_a_class_and_misspelt_sources_are_named(module: str) -> None:
-    """What all registries refuse, and entry points, are tested with the objectives."""
+    """What all registries refuse is tested with the objectives."""
     assert refused({"name": f"{module}:Repeat", "mst": 3}) == (
         "task repeat has no parameter 'mst'; did you mean 'most'?"
     )
@@ -120,6 +121,12 @@ def test_a_class_within_a_class_is_written_and_found_again(module: str) -> None:
 def test_an_example_is_checked(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         tasks.Example(**({"prompt": "a", "answer": None, "task": "t", "index": 0} | values))
+
+
+def test_an_installed_package_adds_a_task_by_its_entry_point(tmp_path: Path) -> None:
+    write_package(tmp_path, "other_tasks", MODULE, "fspo.tasks", {"repeat": "other_tasks:Repeat"})
+    task = "fspo.tasks.get({'name': 'repeat', 'most': 2})"
+    assert printed(f"import json, fspo; print(json.dumps({task}.example('train', 1).answer))", tmp_path) == "aa"
 
 
 def test_a_task_is_its_parameters() -> None:

@@ -20,8 +20,9 @@ from fspo.config import read
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Output
 from fspo.runs import Evaluated, Metrics, Sample, Timing, read_lines
+from fspo.training import checkpoint
 from fspo.training.loop import train
-from helpers.processes import Listener
+from helpers.processes import Listener, fingerprint
 
 
 class Run(Protocol):
@@ -161,15 +162,24 @@ def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(
     assert len(metrics) < 20
 
 
-@pytest.mark.parametrize("options", [["update.lr=1e30"], ["update.lr=1e30", "eval.every=1000", "checkpoint.every=1"]])
+@pytest.mark.parametrize("options", [[], ["eval.every=1000", "checkpoint.every=1"]])
 def test_weights_that_are_not_finite_stop_the_run_and_are_not_saved(
     run: Run, tmp_path: Path, options: list[str]
 ) -> None:
     """Whether the next thing that the run does is to sample, to evaluate or to save."""
     with pytest.raises(FloatingPointError, match="not finite"):
-        run(tmp_path, "update.max_skipped=1000", *options)
+        run(tmp_path, "update.lr=1e30", "update.max_skipped=1000", *options)
     for saved in (tmp_path / "checkpoints").glob("step-*"):
         assert all(torch.isfinite(w).all() for w in load_file(saved / "model.safetensors").values())
+
+
+def test_a_checkpoint_is_not_replaced_by_one_that_is_not_finite(run: Run, tmp_path: Path) -> None:
+    policy = run(tmp_path, "steps=2")
+    before, optimizer = fingerprint(tmp_path), torch.optim.AdamW(policy.trainable())
+    policy.trainable()[0].data.view(-1)[0] = math.nan
+    with pytest.raises(FloatingPointError, match="not finite and were not saved"):
+        checkpoint.write(tmp_path / "checkpoints", checkpoint.State(step=2), policy, optimizer, 1)
+    assert fingerprint(tmp_path) == before
 
 
 def test_a_reward_that_scores_nothing_stops_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,5 +242,6 @@ def test_every_objective_trains(run: Run, tmp_path: Path) -> None:
     assert torch.equal(weights(again), ends["fspo"]), "the same settings give the same weights"
     for name, option in (("kl", "objective.kl={coef: 5.0}"), ("entropy", "objective.entropy_coef=5.0")):
         ends[name] = weights(run(tmp_path / name, option, "steps=1", "eval.prompts=1"))
+        assert (ends[name] - ends["fspo"]).abs().max() > 1e-4, name  # more than rounding
     for one, other in itertools.combinations(("fspo", "grpo", "gspo", "sapo", "vespo", "kl", "entropy"), 2):
         assert not torch.equal(ends[one], ends[other]), (one, other)
