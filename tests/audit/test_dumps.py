@@ -163,7 +163,7 @@ def test_what_a_trainer_leaves_out(tmp_path: Path) -> None:
     changed(tmp_path / "prime", lambda line: {name: line[name] for name in line if name != "loss_mask"})
     with pytest.raises(ValueError, match=r"^[^\n]+unable to find column \"loss_mask\"[^\n]+$"):
         fspo.audit(tmp_path / "prime")
-    torch.save({"samples": [{"log_probs": torch.zeros(3), "loss_masks": torch.ones(3)}]}, tmp_path / "train_0.pt")
+    torch.save({"samples": [{"log_probs": torch.zeros(3)}]}, tmp_path / "train_0.pt")
     with pytest.raises(ValueError, match=r"train_0.pt has no rollout_log_probs of every sample"):
         fspo.audit(tmp_path / "train_0.pt")
 
