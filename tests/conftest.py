@@ -20,21 +20,10 @@ settings.register_profile("quick", settings.get_profile("default"), max_examples
 settings.load_profile("default")
 
 SMALL_RUN = [
-    "task={name: sort, n_min: 2, n_max: 8, letters: 4}",
-    "objective=fspo",
-    "processes=1",
-    "warmup=null",
-    "steps=6",
-    "rollout.prompts=8",
-    "rollout.group=4",
-    "rollout.max_new_tokens=10",
-    "update.minibatches=2",
-    "update.lr=0.0002",
-    "update.schedule=constant",
-    "eval.prompts=16",
-    "eval.every=3",
-    "checkpoint.every=2",
-]
+    "task={name: sort, n_min: 2, n_max: 8, letters: 4}", "objective=fspo", "processes=1", "warmup=null", "steps=6",
+    "rollout.prompts=8", "rollout.group=4", "rollout.max_new_tokens=10", "update.minibatches=2", "update.lr=0.0002",
+    "update.schedule=constant", "eval.prompts=16", "eval.every=3", "checkpoint.every=2",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,7 @@ def test_threads_follow_the_size(parameters: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "expected"),
-    [({}, runtime.SPIN), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ("before", "expected"), [({}, runtime.SPIN), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
 def test_prepare_leaves_what_the_user_set(before: dict[str, str], expected: str | None) -> None:
     clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}

@@ -45,16 +45,11 @@ SIZES = TOKENS["logprobs"].list.len().to_list()
 
 
 FORMATS = {
-    "a.jsonl.zst": LINES,
-    "a.csv.gz": CSV,
-    "a.json.gz": json.dumps(FRAME.to_dicts()).encode(),
-    "a.tsv": FRAME.write_csv(separator="\t").encode(),
-    "lines.json": LINES,
-    "mark.csv": b"\xef\xbb\xbf" + CSV,
-    "UPPER.CSV": CSV,
-    "a[1].jsonl": LINES,
+    "a.jsonl.zst": LINES, "a.csv.gz": CSV, "a.json.gz": json.dumps(FRAME.to_dicts()).encode(),
+    "a.tsv": FRAME.write_csv(separator="\t").encode(), "lines.json": LINES, "mark.csv": b"\xef\xbb\xbf" + CSV,
+    "UPPER.CSV": CSV, "a[1].jsonl": LINES,
     "head.csv": FRAME.with_columns(pl.lit(1).alias("x" * 140_000)).write_csv().encode(),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -31,15 +31,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outside(
-    rule: str,
-    lengths: Any,
-    sigma: float = 0.02,
-    drift: float = 1.0,
-    phi: float = 0.0,
-    fspo: float = 1.0,
-    rloo: float = 1.0,
-    gspo: float = 1.0,
-) -> Floats:
+    rule: str, lengths: Any, sigma: float = 0.02, drift: float = 1.0, phi: float = 0.0, fspo: float = 1.0,
+    rloo: float = 1.0, gspo: float = 1.0,
+) -> Floats:  # fmt: skip
     """The share outside the band, from the definitions in docs/method.md; each rule's width times its factor."""
     L = np.asarray(lengths, dtype=float)
     mu, c = -drift * sigma**2 / 2, C * fspo

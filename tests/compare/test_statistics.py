@@ -10,15 +10,7 @@ import pytest
 from scipy import stats
 
 from fspo.comparisons import statistics
-from fspo.comparisons.statistics import (
-    Estimate,
-    RunGroup,
-    Sample,
-    SuiteResults,
-    lead,
-    mean_gain,
-    mean_of,
-)
+from fspo.comparisons.statistics import Estimate, RunGroup, Sample, SuiteResults, lead, mean_gain, mean_of
 from fspo.comparisons.suite import Suite
 from fspo.fairness import measure
 from helpers.made_rows import rows, suite

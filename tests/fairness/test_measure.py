@@ -1,4 +1,4 @@
-"""Rates by bin, the LRE and their intervals."""
+"""Bins of lengths and of attributes, from rows and from sums; rates by bin, the LRE and their intervals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fspo
+from fspo.fairness.bins import cut, partition, quantile_edges
+from fspo.fairness.measure import report_of_bins
 
 measure, wilson = fspo.fairness.measure, fspo.fairness.wilson
 
 
 def test_by_hand() -> None:
-    lengths = [1, 2, 3, 4, 10, 20, 30, 40]
+    lengths = torch.tensor([1, 2, 3, 4, 10, 20, 30, 40])
     report = measure(lengths, [1, 1, 1, 0, 1, 0, 0, 0], bins=2)
     assert [(b.low, b.high, b.count, b.share, b.acceptance) for b in report.bins] == [
         (1, 4, 4, 0.5, 0.75),
@@ -25,12 +29,6 @@ def test_by_hand() -> None:
     assert [b.reweighting for b in report.bins] == pytest.approx([1.5, 0.5])
     assert "1–4" in str(report)
     assert "LRE 0.5000" in str(report)
-
-
-def test_tensors_explicit_edges_and_ties() -> None:
-    lengths, accepted = torch.tensor([5, 5, 5, 5, 5, 9]), torch.tensor([1.0, 1, 1, 0, 0, 1])
-    for bins in (8, [3, 6]):  # ties share a bin
-        assert [(b.label, b.count) for b in measure(lengths, accepted, bins=bins).bins] == [("5", 5), ("9", 1)]
 
 
 def test_any_attribute() -> None:
@@ -105,3 +103,32 @@ def test_everything_or_nothing_clipped_is_evenly_clipped() -> None:
     assert measure([1, 2], [0, 0], bins=2).lre == 0
     nothing = measure(np.arange(1, 100), np.ones(99))
     assert (nothing.lre, nothing.clip_rate, nothing.flatness) == (0, 0, 0)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=200), st.integers(1, 12))
+def test_sums_are_binned_as_their_rows_are(lengths: list[int], bins: int) -> None:
+    values = np.array(lengths, np.float64)
+    distinct, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    edges = quantile_edges(values, bins)
+    expected = np.quantile(values, np.arange(1, bins) / bins, method="inverted_cdf")
+    assert edges.tolist() == np.unique(expected).tolist()
+    assert quantile_edges(distinct, bins, count).tolist() == edges.tolist()
+    rows, sums = cut(values, bins), cut(distinct, edges)
+    assert (rows.labels, rows.ranges) == (sums.labels, sums.ranges)
+    assert rows.index.tolist() == sums.index[index].tolist()
+    assert rows.sum().tolist() == sums.sum(count).tolist()
+    clipped = (values % 3 == 0).astype(float)
+    by_sums = report_of_bins(sums, np.bincount(index, clipped), count=count)
+    assert by_sums == report_of_bins(rows, clipped)
+
+
+def test_empty_bins_are_left_out() -> None:
+    bins = cut(np.array([1.0, 2.0, 50.0]), [5, 10, 20])
+    assert (bins.labels, bins.index.tolist()) == (["1–2", "50"], [0, 0, 1])
+    assert len(cut(np.zeros(0), [5])) == 0
+
+
+def test_labels() -> None:
+    assert cut(np.array([1.5, 2.0]), 1).labels == ["1.5–2"]
+    assert cut(np.array([3e6, 76572.6]), 1).labels == ["76573–3000000"]
+    assert partition(["b", "a", "b"], 8).labels == ["a", "b"]

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from fspo.fairness.bins import Column
-from fspo.fairness.robust_band import (
-    band_exponent,
-    fresh_rate_interval,
-    outer_value,
-    outlier_rows,
-    rows_needed,
-)
+from fspo.fairness.robust_band import band_exponent, fresh_rate_interval, outer_value, outlier_rows, rows_needed
 from fspo.fairness.scaling import scaling_law
 
 MU, SIGMA = -3e-4, 0.02

@@ -36,13 +36,10 @@ def suite(
     title: str = "Does a fair band learn more?",
 ) -> Suite:
     return Suite(
-        name="made",
-        title=title,
-        reference=methods[0],
+        name="made", title=title, reference=methods[0],
         methods={m: {"objective": METHODS.get(m, METHODS["fspo"])} for m in methods},
-        tasks={task: {} for task in tasks},
-        settings={setting: {} for setting in settings},
-    )
+        tasks={task: {} for task in tasks}, settings={setting: {} for setting in settings},
+    )  # fmt: skip
 
 
 def row(method: str, task: str, setting: str, seed: int, objective: dict[str, Any], failed: bool) -> dict[str, Any]:

@@ -9,18 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 import yaml
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load
@@ -29,38 +19,24 @@ torch.set_num_threads(1)  # these models are too small for a second thread
 
 VOCABULARY = 40
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "eos_token_id": 1,
-    "bos_token_id": 2,
-    "pad_token_id": 0,
-}
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.2,
+    "eos_token_id": 1, "bos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 
-
-def _llama3() -> dict[str, Any]:
-    return {
-        "rope_type": "llama3",
-        "rope_theta": 10_000.0,
-        "factor": 4.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    }
-
-
-MODELS: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
-    "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=_llama3())),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True, head_dim=16)),
-    "qwen3-no-groups": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**{**SIZES, "num_key_value_heads": 4}, tie_word_embeddings=False, head_dim=8)
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+MODELS: dict[str, Callable[[], hf.PreTrainedModel]] = {
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES, tie_word_embeddings=False)),
+    "llama3": lambda: hf.LlamaForCausalLM(
+        hf.LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=dict(LLAMA3))
+    ),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, tie_word_embeddings=True, head_dim=16)),
+    "qwen3-no-groups": lambda: hf.Qwen3ForCausalLM(
+        hf.Qwen3Config(**{**SIZES, "num_key_value_heads": 4}, tie_word_embeddings=False, head_dim=8)
     ),
 }
 
@@ -90,8 +66,8 @@ def adapter_run(run: Path, folder: Path) -> None:
 def make_gpt2() -> Policy:
     """A policy that is not of the Llama family."""
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, eos_token_id=1)
-    return Policy(GPT2LMHeadModel(config).eval(), None, "gpt2", (1,))
+    config = hf.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, eos_token_id=1)
+    return Policy(hf.GPT2LMHeadModel(config).eval(), None, "gpt2", (1,))
 
 
 def ragged(seed: int, prompts: int = 4, longest: int = 25) -> Answers:

@@ -43,13 +43,9 @@ def fspo(*arguments: str, check: bool = True, **options: Any) -> subprocess.Comp
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """The same, left to run."""
     return subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        **options,
-    )
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"}, **options,
+    )  # fmt: skip
 
 
 def torchrun(processes: int, module: str, *arguments: object, env: dict[str, str] | None = None) -> None:
@@ -109,11 +105,8 @@ def printed(code: str, folder: Path) -> Any:
     """What a new process with this folder on its path prints, read as JSON."""
     path = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

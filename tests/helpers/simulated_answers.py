@@ -23,13 +23,7 @@ def known(value: Value | None) -> Value:
 
 
 def answers(
-    n: int,
-    *,
-    mu: float = -3e-4,
-    sigma: float = 0.02,
-    H: float = 0.5,
-    seed: int = 0,
-    longest: int = 4000,
+    n: int, *, mu: float = -3e-4, sigma: float = 0.02, H: float = 0.5, seed: int = 0, longest: int = 4000
 ) -> pl.DataFrame:
     """Lengths from 8 up, advantages of either sign; `accepted` is GSPO's rule. No row looks on-policy by chance."""
     rng = np.random.default_rng(seed)

@@ -28,11 +28,7 @@ ROWS, WIDTH = 24, 12
 # The name and parameters of an objective: every one, and those that learn from the batch twice.
 CASES: list[tuple[str, dict[str, Any]]] = [
     (name, {}) for name in objectives.names() if objectives.get(name).additive
-] + [
-    ("fspo", {"drift": "kl"}),
-    ("fspo", {"drift": "kl", "clip_rate": 0.2}),
-    (HALVED, {}),
-]
+] + [("fspo", {"drift": "kl"}), ("fspo", {"drift": "kl", "clip_rate": 0.2}), (HALVED, {})]
 
 
 def actor(name: str, objective: dict[str, Any] | None = None, updates: int = 2, **settings: Any) -> ActorConfig:

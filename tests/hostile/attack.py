@@ -63,17 +63,10 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
         assert segment >= 0
         try:
             yield {
-                "task": str(task),
-                "private": str(private),
-                "unix": str(folder / "socket"),
-                "abstract": abstract,
-                "port": servers[0].getsockname()[1],
-                "shm": key,
-                "posix": memory.name,
-                "victims": [victim.pid for victim in victims],
-                "host": os.uname().nodename,
-                "again": False,
-            }
+                "task": str(task), "private": str(private), "unix": str(folder / "socket"), "abstract": abstract,
+                "port": servers[0].getsockname()[1], "shm": key, "posix": memory.name,
+                "victims": [victim.pid for victim in victims], "host": os.uname().nodename, "again": False,
+            }  # fmt: skip
             assert all(victim.poll() is None for victim in victims), "a process of the host was killed"
             assert task.read_text().count(secret) == 1, "a file of the host was changed"
             stopped = [Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2][1] for victim in victims]

@@ -21,11 +21,7 @@ from fspo.objectives.batch import Batch
 from helpers.batches import of_sums
 
 SMALL = Problem(
-    [
-        Kind(1, near(0.9), 2.0, (1.0, 0.5)),
-        Kind(3, near(0.7), 1.0, (1.0, 0.0)),
-        Kind(6, near(0.2), 3.0, (1.0, -0.5)),
-    ]
+    [Kind(1, near(0.9), 2.0, (1.0, 0.5)), Kind(3, near(0.7), 1.0, (1.0, 0.0)), Kind(6, near(0.2), 3.0, (1.0, -0.5))]
 )
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("fspo", {"c_low": 0.05, "c_high": 0.04}),

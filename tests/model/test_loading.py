@@ -107,11 +107,7 @@ def _write_gguf(gguf: Any, path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "word"),
-    [
-        ("tiny:4by128", "tiny:LAYERSxWIDTH"),
-        ("tiny:2x50", "multiple of 32"),
-        ("/nowhere/model.gguf", "no GGUF file"),
-    ],
+    [("tiny:4by128", "tiny:LAYERSxWIDTH"), ("tiny:2x50", "multiple of 32"), ("/nowhere/model.gguf", "no GGUF file")],
 )
 def test_a_bad_name_gets_one_sentence(spec: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):

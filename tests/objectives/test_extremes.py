@@ -34,14 +34,9 @@ def test_loss_and_gradient_stay_finite(name: str, parameters: dict[str, Any], si
     mask[:, 0] = True
     logprobs = (old + l).to(dtype).requires_grad_()
     out = fspo.objectives.get(name, **parameters, **OPTIONS)(
-        logprobs,
-        old.to(dtype),
-        signs.to(dtype),
-        mask,
-        ref_logprobs=old.to(dtype),
-        sampler_logprobs=(old + l).to(dtype),
-        entropy=torch.ones(6, T).to(dtype),
-    )
+        logprobs, old.to(dtype), signs.to(dtype), mask, ref_logprobs=old.to(dtype),
+        sampler_logprobs=(old + l).to(dtype), entropy=torch.ones(6, T).to(dtype),
+    )  # fmt: skip
     out.loss.backward()
     assert torch.isfinite(out.loss)
     assert logprobs.grad is not None

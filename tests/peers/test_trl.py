@@ -36,42 +36,26 @@ def trl_loss(trainer: Any, batch: Inputs, logprobs: Tensor, **settings: Any) -> 
     arguments = SimpleNamespace(**(defaults | {"steps_per_generation": 1} | settings))
     epsilon = settings.get("epsilon", 0.2)
     host = SimpleNamespace(
-        args=arguments,
-        accelerator=OneProcess(),
-        model=SimpleNamespace(training=True),
+        args=arguments, accelerator=OneProcess(), model=SimpleNamespace(training=True),
         loss_type=settings.get("loss_type", "grpo"),
-        importance_sampling_level=settings.get("importance_sampling_level", "token"),
-        epsilon_low=epsilon,
-        epsilon_high=settings.get("epsilon_high", epsilon),
-        beta=settings.get("beta", 0.0),
-        max_completion_length=settings.get("max_completion_length", 256),
-        use_vllm="vllm_weights" in settings,
-        vllm_importance_sampling_correction=True,
-        entropy_coef=settings.get("entropy_coef", 0.0),
-        _entropy_bonus_enabled="entropy_coef" in settings,
-        use_adaptive_entropy=False,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        aux_loss_enabled=False,
-        current_gradient_accumulation_steps=1,
+        importance_sampling_level=settings.get("importance_sampling_level", "token"), epsilon_low=epsilon,
+        epsilon_high=settings.get("epsilon_high", epsilon), beta=settings.get("beta", 0.0),
+        max_completion_length=settings.get("max_completion_length", 256), use_vllm="vllm_weights" in settings,
+        vllm_importance_sampling_correction=True, entropy_coef=settings.get("entropy_coef", 0.0),
+        _entropy_bonus_enabled="entropy_coef" in settings, use_adaptive_entropy=False, top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None, aux_loss_enabled=False, current_gradient_accumulation_steps=1,
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, batch.entropy, None),
         _metrics={"train": defaultdict(list)},
-    )
+    )  # fmt: skip
     host.accelerator.sync_gradients = True
     ids = torch.zeros_like(batch.mask, dtype=torch.long)
     inputs = {
-        "prompt_ids": ids[:, :1],
-        "prompt_mask": ids[:, :1],
-        "completion_ids": ids,
-        "completion_mask": batch.mask.long(),
-        "advantages": batch.advantages,
-        "old_per_token_logps": batch.old_logprobs,
-        "old_logps": (batch.old_logprobs * batch.mask).sum(1),
-        "ref_per_token_logps": batch.ref_logprobs,
-        "num_items_in_batch": batch.mask.sum(),
-        "importance_sampling_ratio": settings.get("vllm_weights"),
-    }
+        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids,
+        "completion_mask": batch.mask.long(), "advantages": batch.advantages, "old_per_token_logps": batch.old_logprobs,
+        "old_logps": (batch.old_logprobs * batch.mask).sum(1), "ref_per_token_logps": batch.ref_logprobs,
+        "num_items_in_batch": batch.mask.sum(), "importance_sampling_ratio": settings.get("vllm_weights"),
+    }  # fmt: skip
     loss: Tensor = trainer._compute_loss(host, None, inputs)
     return loss
 

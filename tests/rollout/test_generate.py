@@ -26,12 +26,7 @@ def prompts(seed: int = 0, lengths: tuple[int, ...] = (5, 9, 1, 30)) -> list[lis
 def greedy(policy: Policy, prompt: list[int], limit: int) -> list[int]:
     ids = torch.tensor([prompt])
     out = policy.model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=limit,
-        eos_token_id=1,
-        pad_token_id=0,
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=limit, eos_token_id=1, pad_token_id=0
     )
     return [int(token) for token in out[0, len(prompt) :]]
 

@@ -82,15 +82,9 @@ def python(public: Path, who: str, arguments: list[str], prefix: tuple[str, ...]
         pytest.skip("an ordinary user can start no Python on this machine")
     done = subprocess.run(
         [*prefix, interpreters[0], *arguments],
-        env={"PYTHONPATH": str(public), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd="/",
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+        env={"PYTHONPATH": str(public), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/", user=user,
+        group=user, extra_groups=None if user is None else [], stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
     return done.stdout
 
 
@@ -255,14 +249,9 @@ def test_code_reward(doubling: str) -> None:
     example = task.example("eval", 0)
     assert example.solution is not None
     completions = [
-        example.solution,
-        "I think:\n```python\nn = int(input())\nprint(n + n)\n```\nDone.",
-        "print(int(input()) * 2)",
-        "print(2)",
-        "import os; os._exit(0)",
-        "not python at all",
-        "print('\\0')\0",
-    ]
+        example.solution, "I think:\n```python\nn = int(input())\nprint(n + n)\n```\nDone.", "print(int(input()) * 2)",
+        "print(2)", "import os; os._exit(0)", "not python at all", "print('\\0')\0",
+    ]  # fmt: skip
     with Scorer(task) as scorer:
         values = [score.value for score in scorer.score([example] * 7, completions)]
     assert values == [1, 1, 1, 0, 0, 0, 0]

@@ -42,15 +42,9 @@ def asked(task: Task, completions: list[str]) -> list[tasks.Example]:
 
 
 FAILURES = {
-    "loop": "timeout",
-    "fork_and_loop": "timeout",
-    "allocate": "memory",
-    "fail": "error",
-    "leave": "error",
-    "vanish": "crash",
-    "segfault": "crash",
-    "fork_and_vanish": "crash",
-}
+    "loop": "timeout", "fork_and_loop": "timeout", "allocate": "memory", "fail": "error", "leave": "error",
+    "vanish": "crash", "segfault": "crash", "fork_and_vanish": "crash",
+}  # fmt: skip
 VALUES = {"good": 1.0, "binary": 0.5, "fork_and_sleep": 0.25, "fork_and_return": 0.25}
 
 

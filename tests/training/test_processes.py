@@ -126,12 +126,6 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     assert results["on-policy"]["cosines"] == [pytest.approx(1, abs=1e-6)]
 
 
-def followers(leader: int) -> list[psutil.Process]:
-    """The processes that a leader has started to share its work."""
-    children = psutil.Process(leader).children()
-    return [child for child in children if any("fspo.training.processes" in word for word in child.cmdline())]
-
-
 def wait_until_gone(others: list[psutil.Process]) -> None:
     """Fails by the test's time limit where one of them stays; one that nobody has waited for is gone too."""
     for other in others:
@@ -158,7 +152,7 @@ def test_what_stops_a_run_of_two_leaves_no_process_and_it_resumes_to_the_same_by
     options, folder = [*small, *TWO], tmp_path / "run"
     process = start("train", *options, "steps=100000", "--out", str(folder), "--no-report", start_new_session=True)
     lines(folder / "metrics.jsonl", 2, process)
-    others = followers(process.pid)
+    others = [p for p in psutil.Process(process.pid).children() if "fspo.training.processes" in " ".join(p.cmdline())]
     assert len(others) == 1
     if how == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)  # the terminal sends it to every process

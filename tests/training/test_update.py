@@ -45,14 +45,10 @@ def sampled_answers(seed: int, advantages: list[float]) -> Answers:
     n = GROUPS * EACH
     return Answers(
         prompts=[ids(rng.randint(1, 6)) for _ in range(GROUPS)],
-        completions=[ids(rng.randint(1, 12)) for _ in range(n)],
-        group=[i // EACH for i in range(n)],
-        finished=[True] * n,
-        texts=[""] * n,
-        rewards=[0.0] * n,
-        advantages=advantages,
+        completions=[ids(rng.randint(1, 12)) for _ in range(n)], group=[i // EACH for i in range(n)],
+        finished=[True] * n, texts=[""] * n, rewards=[0.0] * n, advantages=advantages,
         examples=[{"index": g, "task": "", "prompt": "", "difficulty": 0.0, "attributes": "{}"} for g in range(GROUPS)],
-    )
+    )  # fmt: skip
 
 
 def learned(
