@@ -101,7 +101,9 @@ class Analysis:
         own = attribute = None
         if self.accepted is not None and self.has_gradient.any():
             own = self._by_length(self.accepted)
-            attribute = None if self.roles.by is None else self._by_attribute(self.accepted)
+            if self.roles.by is not None:
+                L, kept, values = (self.columns[name][self.has_gradient] for name in ("length", "accepted", "by"))
+                attribute = fairness.measure(L, np.clip(kept, 0, 1), self.bins, by=values, attribute=self.roles.by)
         rate = clip_rate or DEFAULT_CLIP_RATE
         if clip_rate is None and own is not None and 0 < own.clip_rate <= HIGH_CLIP_RATE:
             rate = own.clip_rate
@@ -142,11 +144,6 @@ class Analysis:
     def _by_length(self, accepted: Array) -> FairnessReport:
         """The report of a rule that accepts these shares of the off-policy rows."""
         return report_of_bins(self.length_bins, 1 - accepted[self.has_gradient])
-
-    def _by_attribute(self, accepted: Array) -> FairnessReport:
-        """The same by the column that was asked for."""
-        L, kept, values = (v[self.has_gradient] for v in (self.columns["length"], accepted, self.columns["by"]))
-        return fairness.measure(L, np.clip(kept, 0, 1), self.bins, by=values, attribute=self.roles.by)
 
     # --- fairness ---------------------------------------------------------------------------------------------------
 

@@ -274,16 +274,11 @@ class FSPOTrainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[no-untyped-call]
-        if self._step % self._window == 0:
-            self._close()
+        if self._step % self._window == 0:  # the optimiser step ends, on every process
+            entropy = self._log_entropy("train", self._entropy)
+            self._entropy = torch.zeros_like(self._entropy)
+            log(self, loggable(self.tracker.end_update(**self._rollout, entropy=entropy)))
         return loss
-
-    def _close(self) -> None:
-        """End the optimiser step on every process, and log its metrics."""
-        entropy = self._log_entropy("train", self._entropy)
-        self._entropy = torch.zeros_like(self._entropy)
-        metrics = self.tracker.end_update(**self._rollout, entropy=entropy)
-        log(self, loggable(metrics))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
