@@ -1,11 +1,11 @@
 """What the updates (optimiser steps) on a rollout did: rows, metrics and warnings, the same for every trainer.
 
-recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
-recorder.record(logprobs, old_logprobs, advantages, mask)
+    recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
+    recorder.record(logprobs, old_logprobs, advantages, mask)
 
-recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
-recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
-recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
+    recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
+    recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
+    recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
 """
 
 from __future__ import annotations
