@@ -6,6 +6,8 @@
     recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
     recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
     recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
+
+The trackers of `fspo.engines.updates` are such recorders too.
 """
 
 from __future__ import annotations
