@@ -3,9 +3,8 @@
     git worktree add --detach ../other COMMIT
     python benchmarks/commits.py --other ../other/src [--repeats 5] [--rows 10000000]
 
-Runs: `demo` is what `make demo` trains, `tiny` 4 layers of width 128 on counting chains of up to 128 tokens, `long`
-2 layers of width 64 on answers of up to 2,048 tokens. Each repeat of a side is a process of its own; the first step is
-not counted. Figures are processor seconds (`cpu`) and tokens per second of the wall clock (`speed`), this tree over the
+`demo` is what `make demo` trains. Each repeat of a side is a process of its own; the first step is not counted.
+Figures are processor seconds (`cpu`) and tokens per second of the wall clock (`speed`), this tree over the
 other: medians of the repeats' ratios with their range. Above 1 this tree is faster.
 """
 
@@ -25,13 +24,7 @@ from pathlib import Path
 from audit import write_answers
 
 OURS = Path(__file__).resolve().parents[1] / "src"
-RUNS = {
-    "demo": ["steps=5"],
-    "tiny": ["steps=5", "model.path=tiny:4x128", "task.name=count", "task.n_max=40", "rollout.max_new_tokens=128",
-             "rollout.prompts=16", "rollout.group=8", "warmup.max_steps=200"],
-    "long": ["steps=3", "model.path=tiny:2x64", "task.name=walk", "task.n_max=1000", "rollout.max_new_tokens=2048",
-             "rollout.prompts=16", "rollout.group=8", "warmup.max_steps=200"],
-}  # fmt: skip
+RUNS = {"demo": ["steps=5"]}  # what to change in the default run
 
 
 def measured(source: Path, arguments: list[str]) -> float:

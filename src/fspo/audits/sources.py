@@ -216,5 +216,6 @@ def _decompressed(path: Path) -> Any:
 def _unreadable(names: list[str], error: Exception) -> NoReturn:
     kind = _ending(Path(names[0]))
     where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
-    why, encoding = str(error).strip().splitlines()[0][:200], "" if kind == ".parquet" else " in UTF-8"
+    why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    encoding = "" if kind == ".parquet" else " in UTF-8"
     raise ValueError(f"{where} cannot be read as {kind[1:]}{encoding}: {why}") from None

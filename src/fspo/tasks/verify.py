@@ -496,7 +496,9 @@ def _same_expression(gold: str, given: str) -> bool:
         return quantity(head.strip()) is None and _same_value(gold, conclusion.strip())
     exact, rounding, rounded = given.rpartition("\\approx")
     if rounding:
-        return _same_rounded(gold, _EQUALS.split(exact)[-1].strip(), rounded.strip())
+        terms = [term.strip() for term in _EQUALS.split(exact)]
+        holds = len(terms) == 1 or (len(terms) <= MOST_TERMS and _same_chain(terms[-1], terms))
+        return holds and _same_rounded(gold, terms[-1], rounded.strip())
     gold, given = _listed(gold), _listed(given)
     if gold.startswith("(") and re.match(r"[A-Z] ?\(", given):  # the point P(3, 4)
         given = given[1:].strip()
