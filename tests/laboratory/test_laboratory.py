@@ -27,6 +27,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("fspo", {"c_low": 0.05, "c_high": 0.04}),
     ("fspo", {"c_low": 0.05, "c_high": 0.04, "drift": "kl", "dual": None, "reference_length": 3.0}),
     ("fspo_gate", {"clip_rate": None, "c_low": 0.05, "c_high": 0.04}),
+    ("fspo_auto", {"clip_rate": None, "c_low": 0.05, "c_high": 0.04, "largest_weight": 1.1}),
     ("rloo", {"clip_low": 0.05, "clip_high": 0.05}),
     ("gspo", {"clip_low": 0.02, "clip_high": 0.03}),
     ("luspo", {"clip_low": 0.02, "clip_high": 0.03}),
@@ -145,7 +146,7 @@ def test_moments_agree_with_sampling(name: str) -> None:
 
 def size_on_policy(problem: Problem, objective: Objective, theta: np.ndarray) -> float:
     """The root mean square of a response's gradient, which is the laboratory's unit."""
-    weighting, found = objective.weighting(problem.lengths), problem.outcomes(theta)
+    weighting, found = objective.weighting(problem.lengths, Totals(1, 1, 0.0)), problem.outcomes(theta)
     assert weighting is not None
     factor = np.broadcast_to(weighting.scale * weighting.gain, problem.lengths.shape)[found.kind]
     advantage = found.reward - problem.rewards(theta)[found.kind]

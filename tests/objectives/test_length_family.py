@@ -184,15 +184,15 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
     for name in fspo.objectives.names():
         scalable = "reference_length" in fspo.objectives.get_class(name).model_fields
         objective = fspo.objectives.get(name, **({"reference_length": 3.0} if scalable else {}))
-        weighting = objective.weighting(L)
+        totals = Totals(200, float(L.sum()), float(S.sum()))
+        weighting = objective.weighting(L, totals)
         if weighting is None:
             continue
         said.append(name)
         s = torch.from_numpy(S).requires_grad_()
-        totals = Totals(200, float(L.sum()), float(S.sum()))
         surrogate = objective.surrogate(of_sums(s, torch.from_numpy(L), torch.from_numpy(A), totals))
         slope = torch.autograd.grad(surrogate.value.sum(), s)[0].numpy()
         scale, gain = weighting
         expected = gain * scale * np.exp(scale * S) * A * (surrogate.accepted.numpy() > 0)
         assert slope == pytest.approx(expected, rel=1e-12), name
-    assert {"fspo", "fspo_gate", "fspo_root", "gspo", "luspo", "rloo", "length_family"} <= set(said)
+    assert {"fspo", "fspo_auto", "fspo_gate", "fspo_root", "gspo", "luspo", "rloo", "length_family"} <= set(said)

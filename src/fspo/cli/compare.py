@@ -31,6 +31,9 @@ def compare(
     minutes: Annotated[float | None, typer.Option(min=0, help="start no new cell after this time")] = None,
     svg: Annotated[Path | None, typer.Option(help="also write every figure as an SVG file into this folder")] = None,
     pairs: Annotated[str | None, typer.Option(metavar="A,B", help="only compare two methods of the results")] = None,
+    starts: Annotated[
+        str | None, typer.Option(metavar="K,K", help="with --pairs: only these warm starts, such as 2,3,4")
+    ] = None,
     rerun: Annotated[
         str | None,
         typer.Option(metavar="N|FILE", help="run N stored cells, or those a YAML file lists, again; compare digits"),
@@ -64,9 +67,9 @@ def compare(
     if ranges:
         _print_ranges(plan)
     elif rerun is not None:
-        _rerun(plan, {row["key"]: row for row in read(folder)}, rerun)
+        _rerun(plan, {row["key"]: row for row in read(folder)}, rerun, workers or _cores())
     elif pairs is not None:
-        _print_pairs(plan, read(folder), pairs)
+        _print_pairs(plan, read(folder), pairs, None if starts is None else {int(k) for k in starts.split(",")})
     else:
         plan.suite.require_ranges()
         with locked(folder):
@@ -139,22 +142,20 @@ def _publish(plan: Plan, rows: list[dict[str, Any]], folder: Path, svg: Path | N
 # --- questions to results that exist ----------------------------------------------------------------------------------
 
 
-def _rerun(plan: Plan, stored: dict[str, dict[str, Any]], asked: str) -> None:
-    """Run stored cells again in this process, and print the outcome columns that differ."""
+def _rerun(plan: Plan, stored: dict[str, dict[str, Any]], asked: str, size: int) -> None:
+    """Run stored cells again, in workers like those that made them, and print the outcome columns that differ."""
     from fspo.comparisons.results import as_stored, differences
-    from fspo.comparisons.run import run_cell
-    from fspo.runtime import quiet
+    from fspo.comparisons.run import run_cell, workers
 
-    quiet()
     cells = _chosen([cell for cell in plan.tuning + plan.test if cell.key in stored], asked, plan.suite.name)
     same = 0
-    console.say(f"{len(cells)} cells, one after the other; a warm start that is not in the cache is made first")
-    for cell in cells:
-        with tempfile.TemporaryDirectory() as work:
-            row = as_stored(run_cell(cell, plan.warm_of(cell), Path(work)))
-        differing = differences(stored[cell.key], row)
-        same += not differing
-        console.say(f"{cell}: {', '.join(differing) + ' differ' if differing else 'same'}")
+    console.say(f"{len(cells)} cells, {size} at a time; a warm start that is not in the cache is made first")
+    with workers(size) as pool, tempfile.TemporaryDirectory() as work:
+        futures = [pool.submit(run_cell, cell, plan.warm_of(cell), Path(work)) for cell in cells]
+        for cell, future in zip(cells, futures, strict=True):
+            differing = differences(stored[cell.key], as_stored(future.result()))
+            same += not differing
+            console.say(f"{cell}: {', '.join(differing) + ' differ' if differing else 'same'}")
     console.say(f"{same} of {len(cells)} cells are the same in every outcome column, to the last digit")
 
 
@@ -175,11 +176,12 @@ def _chosen(cells: list[Cell], asked: str, suite: str) -> list[Cell]:
     return [by_key[key] for key in keys]
 
 
-def _print_pairs(plan: Plan, rows: list[dict[str, Any]], asked: str) -> None:
+def _print_pairs(plan: Plan, rows: list[dict[str, Any]], asked: str, starts: set[int] | None) -> None:
     from fspo.comparisons.page import pairs
     from fspo.comparisons.statistics import SuiteResults
 
-    results, parts = SuiteResults(plan.finished(rows), plan.suite), asked.split(",")
+    kept = [row for row in plan.finished(rows) if starts is None or row["warm_start"] in starts]
+    results, parts = SuiteResults(kept, plan.suite), asked.split(",")
     named = [(",".join(parts[:k]).strip(), ",".join(parts[k:]).strip()) for k in range(1, len(parts))]
     one, other = next((both for both in named if set(both) <= set(results.methods)), (asked, ""))  # names have commas
     print(visible(pairs(results, one, other).markdown()))

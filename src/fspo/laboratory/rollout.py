@@ -184,7 +184,8 @@ def _slopes(
     """E[f'(S + noise)] and E[f'(S + noise)^2] of each response, and the probability that its gradient is removed."""
     L = problem.lengths
     mean = float(problem.weights @ problem.expected(found, S))
-    band, weighting = rule.band(L, Totals(1, float(problem.weights @ L), mean)), rule.weighting(L)
+    totals = Totals(1, float(problem.weights @ L), mean)
+    band, weighting = rule.band(L, totals), rule.weighting(L, totals)
     if band is None or weighting is None:
         raise ValueError(
             f"{rule.name} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"

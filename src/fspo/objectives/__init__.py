@@ -26,6 +26,7 @@ from fspo.objectives.primitives import pessimistic
 from fspo.objectives.sequence.adaptive_band import HalfWidths
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_adaptive import FSPOAdaptive
+from fspo.objectives.sequence.fspo_auto import FSPOAuto
 from fspo.objectives.sequence.fspo_gate import FSPOGate
 from fspo.objectives.sequence.fspo_root import FSPORoot
 from fspo.objectives.sequence.gspo import GSPO
@@ -51,7 +52,7 @@ from fspo.settings import Registry
 __all__ = [
     "CISPO", "DAPO", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE",
     "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOAdaptive",
-    "FSPOGate", "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
+    "FSPOAuto", "FSPOGate", "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch",
     "Objective", "Output", "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted",
     "get", "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
@@ -61,7 +62,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     "fspo.objectives",
     Objective,
     [
-        FSPO, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
+        FSPO, FSPOAuto, FSPOGate, FSPOAdaptive, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO,
         GSPO, LUSPO, GMPO, VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
     ],
     attributes=("name", "summary", "aggregation"),

@@ -24,6 +24,7 @@ whose norm is near sqrt(L) as well. So
 | `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
 | `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
 | `fspo_gate`    | 1/2 | 1/2 | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
+| `fspo_auto`    | 0   | 1/2 | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
 
 R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
 the mean length of the batch, or 1 for the published members.
@@ -84,7 +85,7 @@ class SequenceClip(Objective):
     def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
         return self._bounds(lengths, self.half_widths(totals, staleness), 0.0)
 
-    def weighting(self, lengths: Any) -> Weighting:
+    def weighting(self, lengths: Any, totals: Totals) -> Weighting:
         a, _, g = self.exponents
         return Weighting(lengths**-a, lengths**g / self.reference(None) ** (1 + g - a))
 

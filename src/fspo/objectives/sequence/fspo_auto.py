@@ -1,0 +1,69 @@
+"""FSPO that sets itself: a band learnt for a wanted clip rate, and a weight that length cannot blow up. Ours.
+
+    J = mean_i min( exp(k (S - m)) A , exp(k (clamp(S, mu L - b, mu L + b) - m)) A ) / (k R)
+
+    w = sigma u sqrt(L),     b = min(w, c sqrt(L)),     k = min(1, log W / w),     m = (1 - k) mu L
+
+w   half-width that leaves clip_rate outside, with sigma and u learnt online (`adaptive_band.py`)
+b   half-width of the band: w under the hard caps c_low and c_high
+W   largest weight at w            mu  drift per token, bounded            R  mean length
+
+The gradient of a response inside the band is exp(k (S - m)) A sum_t grad log pi / R. While answers have moved little
+(w <= log W) that is FSPO's, with its exact importance weight. Where they are long or old, exp(S) would spread without
+bound: there S is divided by its own spread, so that weights lie in 1/W .. W at any length, and m holds their mean at 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from fspo.objectives.batch import Batch, Totals
+from fspo.objectives.clipping import Weighting
+from fspo.objectives.objective import Surrogate
+from fspo.objectives.primitives import pessimistic
+from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
+
+NO_CAPS = (math.inf, math.inf)
+
+
+class FSPOAuto(LogBand):
+    """FSPO with a band and a weight that need no tuning."""
+
+    name = "fspo_auto"
+    label = "FSPO auto"
+    summary = "FSPO with a band learnt from the data and a weight held in 1/W .. W at any length; nothing to tune"
+
+    c_low: float = Field(0.1, ge=0, description="half-width below the drift; with clip_rate the largest")
+    c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")
+    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
+    drift: Drift = Field("bounded", description="mu, as in fspo")
+    largest_weight: float = Field(3.0, gt=1, description="W: weight at the edge of what S spreads, at any length")
+
+    @property
+    def exponents(self) -> Exponents:
+        return Exponents(0.0, 0.5, 0.0)
+
+    def weighting(self, lengths: Any, totals: Totals) -> Weighting:
+        k, centre = self._tempering(lengths, 0), self.band(lengths, totals).centre
+        return Weighting(k, np.exp(-k * (1 - k) * centre) / k / self.reference(None))
+
+    def surrogate(self, batch: Batch) -> Surrogate:
+        A, widths = batch.row_advantages, self.half_widths(batch.totals, batch.staleness)
+        band = self._bounds(batch.lengths, widths, 0.0)
+        k, (low, high) = self._tempering(batch.lengths, batch.staleness), band.bounds
+        m = (1 - k) * band.centre
+        clip = pessimistic(
+            k * (batch.log_ratio - m), A, k * (low - m), k * (high - m), self.exponent_cap,
+            k * (band.centre + band.dual - m),
+        )  # fmt: skip
+        value = clip.ratio * A / k / self.reference(batch.totals)
+        return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
+
+    def _tempering(self, lengths: Any, staleness: int) -> Any:
+        """k at each of `lengths`, an array or a tensor: from the measured spread of S, which no cap limits."""
+        c = self._tracker.half_widths(staleness, NO_CAPS).high if self.learns else self.c_high
+        return 1 / (c / math.log(self.largest_weight) * lengths**0.5).clip(1.0)
