@@ -21,10 +21,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from fspo.objectives.batch import Batch, Totals
+from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import Weighting
-from fspo.objectives.objective import Surrogate
-from fspo.objectives.primitives import pessimistic
 from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
 
 NO_CAPS = (math.inf, math.inf)
@@ -51,19 +49,7 @@ class FSPOAuto(LogBand):
         k, centre = self._tempering(lengths, 0), self.band(lengths, totals).centre
         return Weighting(k, np.exp(-k * (1 - k) * centre) / k / self.reference(None))
 
-    def surrogate(self, batch: Batch) -> Surrogate:
-        A, widths = batch.row_advantages, self.half_widths(batch.totals, batch.staleness)
-        band = self._bounds(batch.lengths, widths, 0.0)
-        k, (low, high) = self._tempering(batch.lengths, batch.staleness), band.bounds
-        m = (1 - k) * band.centre
-        clip = pessimistic(
-            k * (batch.log_ratio - m), A, k * (low - m), k * (high - m), self.exponent_cap,
-            k * (band.centre + band.dual - m),
-        )  # fmt: skip
-        value = clip.ratio * A / k / self.reference(batch.totals)
-        return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
-
     def _tempering(self, lengths: Any, staleness: int) -> Any:
-        """k at each of `lengths`, an array or a tensor: from the measured spread of S, which no cap limits."""
+        """From the measured spread of S, which no cap limits."""
         c = self._tracker.half_widths(staleness, NO_CAPS).high if self.learns else self.c_high
         return 1 / (c / math.log(self.largest_weight) * lengths**0.5).clip(1.0)

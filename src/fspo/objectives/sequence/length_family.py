@@ -95,10 +95,15 @@ class SequenceClip(Objective):
         x = batch.log_ratio / L if a == 1 else batch.log_ratio * L**-a
         widths = self.half_widths(batch.totals, batch.staleness)
         band = self._bounds(L, widths, a)
-        low, high = band.bounds
-        clip = pessimistic(x, A, low, high, self.exponent_cap, band.centre + band.dual)
-        value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a)
+        k = self._tempering(L, batch.staleness)
+        x, low, high, dual = (k * (end - (1 - k) * band.centre) for end in (x, *band.bounds, band.centre + band.dual))
+        clip = pessimistic(x, A, low, high, self.exponent_cap, dual)
+        value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a) / k
         return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
+
+    def _tempering(self, lengths: Any, staleness: int) -> Any:
+        """k: a factor of the exponent, and 1 / k of the loss; below 1 where `fspo_auto` holds its weight."""
+        return 1.0
 
     def _bounds(self, lengths: Any, widths: HalfWidths, a: float) -> Band:
         """The band on S / L^a at each of `lengths`."""
