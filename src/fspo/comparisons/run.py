@@ -1,7 +1,8 @@
 """Runs the cells of a suite in worker processes, and finds the ranges that its methods are tuned over.
 
-A worker lives as long as the suite, so that libraries are loaded once, and computes with one thread, so that one cell
-per core runs at a time. Only the process that started the workers decides what runs and writes the results.
+A worker lives as long as the suite, so that libraries are loaded once, and computes with one thread and one
+instruction set, so that one cell per core runs at a time and its digits are the same on every x86 machine. Only the
+process that started the workers decides what runs and writes the results.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import multiprocessing as mp
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -37,6 +39,8 @@ from fspo.text import duration
 Result = tuple[Row | None, float]  # of a job: the row of a cell, and seconds
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+ONE_INSTRUCTION_SET = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+"""Sums of AVX-512 kernels have another order: with it a cell would have other digits than on a processor without."""
 
 
 # --- one cell ---------------------------------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def _result(future: Future[Result], job: Job) -> Result:
 @contextlib.contextmanager
 def workers(size: int) -> Iterator[Executor]:
     """Worker processes of one thread each. They end with this context or with this process, however it ends."""
-    os.environ |= ONE_THREAD  # for the processes that start from here on
+    os.environ |= ONE_THREAD | (ONE_INSTRUCTION_SET if platform.machine() in ("x86_64", "AMD64") else {})
     pool = ProcessPoolExecutor(size, mp.get_context("spawn"), initializer=_prepare)
     try:
         yield pool

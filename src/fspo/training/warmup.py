@@ -44,6 +44,7 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
     settings: dict[str, Any] = {
         "version": VERSION,
         "torch": torch.__version__,
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # other kernels give other digits
         "model": config.model.model_dump(mode="json", include={"path", "dtype", "threads"}),
         "files": _files(Path(config.model.path)),
         "task": config.task if isinstance(config.task, str | dict | list) else task.model_dump(mode="json"),
