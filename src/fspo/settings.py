@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -83,7 +83,8 @@ def _shown(field: FieldInfo) -> str:
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
     """The types of a union; of any other type, the type itself."""
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return tuple(get_args(part)[0] if get_origin(part) is Annotated else part for part in parts)
 
 
 def _type_name(annotation: Any) -> str:

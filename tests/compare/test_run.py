@@ -16,13 +16,14 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fspo import objectives
 from fspo.cli.main import app
 from fspo.comparisons.plan import Plan
 from fspo.comparisons.results import Store, read
-from fspo.comparisons.run import ONE_THREAD, Pilot, _responses, ranges, run, workers
+from fspo.comparisons.run import Pilot, _responses, ranges, run, workers
 from fspo.comparisons.suite import Suite, load, names
 from fspo.runs import locked
 from helpers.processes import fspo, start
@@ -44,10 +45,11 @@ class InProcess(Executor):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of the suite `smoke`, run in this process."""
+    """The results of the suite `smoke`."""
     folder, plan = tmp_path_factory.mktemp("finished"), Plan(load("smoke"))
     said: list[str] = []
-    run(plan, Store(folder / "results.parquet"), InProcess(), 1, folder / "work", said.append)
+    with workers(1) as pool:
+        run(plan, Store(folder / "results.parquet"), pool, 1, folder / "work", said.append)
     rows = read(folder / "results.parquet")
     assert [row["key"] for row in rows] == [cell.key for cell in plan.cells(rows)]
     assert said[0] == "warm start of sort: being made, or taken from the cache"
@@ -157,15 +159,16 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_workers_have_one_thread_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ONE_THREAD:
-        monkeypatch.setenv(name, "2")  # and as before after the test
+def test_workers_have_one_thread_and_instruction_set_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with workers(1) as pool:
         assert pool.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+        assert pool.submit(torch.backends.cpu.get_cpu_capability).result() in ("AVX2", "DEFAULT")  # never AVX512
         busy = pool.submit(time.sleep, 3600)
         while not busy.running():
             time.sleep(0.01)
     assert mp.active_children() == []
+    assert os.environ["OMP_NUM_THREADS"] == "2", "this process keeps its own"
 
 
 def test_questions_to_finished_results(finished: Path, tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ def _result(future: Future[Result], job: Job) -> Result:
 @contextlib.contextmanager
 def workers(size: int) -> Iterator[Executor]:
     """Worker processes of one thread each. They end with this context or with this process, however it ends."""
+    before = os.environ.copy()  # what follows is for the processes that start from here on
     os.environ |= ONE_THREAD | (ONE_INSTRUCTION_SET if platform.machine() in ("x86_64", "AMD64") else {})
     pool = ProcessPoolExecutor(size, mp.get_context("spawn"), initializer=_prepare)
     try:
@@ -253,6 +254,8 @@ def workers(size: int) -> Iterator[Executor]:
         for process in mp.active_children():
             process.terminate()  # a cell may take minutes
         pool.shutdown(cancel_futures=True)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _prepare() -> None:
