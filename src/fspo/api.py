@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -58,9 +58,9 @@ def train(
     if config is not None and not isinstance(config, TrainConfig):
         config = TrainConfig(**config)
     if resume:
-        saved = _saved(folder)
-        config = saved if config is None else config
-        require_same_run(saved, config, force=force)
+        own = saved(folder)
+        config = own if config is None else config
+        require_same_run(own, config, force=force)
         require_engine(folder, engine)
     if config is None:
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
@@ -73,10 +73,11 @@ def train(
     return load_run(folder)
 
 
-def _saved(folder: Path) -> TrainConfig:
+def saved(folder: Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """The configuration of the run in a folder, with these settings changed."""
     if not (folder / "config.yaml").is_file():
         raise ValueError(f"there is no run to resume in {folder}: it has no config.yaml")
-    return read(folder / "config.yaml", [])
+    return read(folder / "config.yaml", overrides)
 
 
 def evaluate(

@@ -90,6 +90,7 @@ def train(
 
 def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
     """The configuration and the folder of a run; one that is resumed starts from its own saved configuration."""
+    from fspo.api import saved
     from fspo.config import read
 
     overrides = list(arguments or [])
@@ -101,9 +102,7 @@ def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> 
         raise ValueError(f"a resumed run has its own configuration: leave {path!r} out, or give single settings")
     if out is None:
         raise ValueError("--resume needs the folder of the run: add --out FOLDER")
-    if not (out / "config.yaml").is_file():
-        raise ValueError(f"there is no run to resume in {out}: it has no config.yaml")
-    return read(out / "config.yaml", overrides), out
+    return saved(out, overrides), out
 
 
 def _task_name(config: TrainConfig) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from fspo import ratios
@@ -68,6 +69,7 @@ class Objective(Settings, ABC):
     label: ClassVar[str]  # its name in charts and tables; the name itself if a class sets none
     color: ClassVar[int] = 6  # its place in the palette of the pages, 1 to 10
     clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
+    clips: ClassVar[bool] = True  # whether a response can lose its gradient
     clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
     needs_tokens: ClassVar[bool] = False  # whether what survives depends on more than S and L
     additive: ClassVar[bool] = True  # whether losses of the parts of a batch add up, given the totals of the whole
@@ -135,7 +137,7 @@ class Objective(Settings, ABC):
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:
         """For an objective that bends weights softly: what survives of each response, as a function of `scaled`'s k."""
-        return default_survival(self, rows)
+        return default_survival(self, rows) if self.clips else lambda k: np.ones(len(rows.lengths))
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
         """Itself with the range that clips this share of the responses that have a gradient."""

@@ -23,22 +23,20 @@ from pydantic import Field
 
 from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import Weighting
-from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
+from fspo.objectives.sequence.fspo_gate import FSPOGate
+from fspo.objectives.sequence.length_family import Exponents
 
 NO_CAPS = (math.inf, math.inf)
 
 
-class FSPOAuto(LogBand):
-    """FSPO with a band and a weight that need no tuning."""
+class FSPOAuto(FSPOGate):
+    """The gate's band, with FSPO's weight as long as it does not spread."""
 
     name = "fspo_auto"
     label = "FSPO auto"
+    color = 6
     summary = "FSPO with a band learnt from the data and a weight held in 1/W .. W at any length; nothing to tune"
 
-    c_low: float = Field(0.1, ge=0, description="half-width below the drift; with clip_rate the largest")
-    c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")
-    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
-    drift: Drift = Field("bounded", description="mu, as in fspo")
     largest_weight: float = Field(3.0, gt=1, description="W: weight at the edge of what S spreads, at any length")
 
     @property

@@ -7,13 +7,9 @@ A advantage. Unbiased only while the answers come from the current policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
-import numpy as np
-
 from fspo.objectives.batch import Batch
-from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Aggregation, Objective, Surrogate
 from fspo.tensors import no_grad, torch
 
@@ -25,9 +21,7 @@ class REINFORCE(Objective):
     label = "REINFORCE"
     summary = "advantage times log-prob, no ratio and no clip: for on-policy data"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
-
-    def survival(self, rows: Responses) -> Callable[[float], Array]:
-        return lambda k: np.ones(len(rows.lengths))
+    clips = False
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:

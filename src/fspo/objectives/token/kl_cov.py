@@ -12,13 +12,10 @@ trainer that splits its batches, as in verl, whose default kl_coef is 0.1; the p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import numpy as np
 from pydantic import Field
 
 from fspo.objectives.batch import Batch, masked
-from fspo.objectives.clipping import Array, Responses
 from fspo.objectives.objective import Objective, Surrogate
 from fspo.objectives.primitives import pessimistic
 from fspo.objectives.token.clip_cov import covariance, marked
@@ -33,12 +30,10 @@ class KLCov(Objective):
     summary = "token ratio without a clip, a KL penalty on 0.02 % of tokens of the highest covariance"
     aggregation = "token_mean"
     additive = False
+    clips = False
 
     cov_share: float = Field(0.0002, gt=0, lt=1, description="share of the tokens that has the penalty")
     kl_coef: float = Field(1.0, ge=0, description="weight of the penalty")
-
-    def survival(self, rows: Responses) -> Callable[[float], Array]:
-        return lambda k: np.ones(len(rows.lengths))
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
