@@ -58,9 +58,8 @@ def test_it_trains_and_is_recorded(small: list[str], example: str, tmp_path: Pat
     run = runs.load(trained(small, example, tmp_path / "run", processes))
     assert run.objective == {"name": example, "width": 0.02}
     assert [m.step for m in run.metrics] == [1, 2]
-    clip_rate = run.metrics[-1].clip_rate
-    assert clip_rate is not None
-    assert 0 < clip_rate <= 1
+    rates = [m.clip_rate for m in run.metrics if m.clip_rate is not None]  # none where all rewards are equal
+    assert 0 < max(rates) <= 1
 
 
 def test_audit_and_report_know_it_once_registered(small: list[str], example: str, tmp_path: Path) -> None:
