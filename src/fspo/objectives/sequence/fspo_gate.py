@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fspo.objectives.sequence.length_family import Drift, Exponents, LogBand
+from fspo.objectives.sequence.length_family import Above, Below, Drift, Exponents, LogBand, Rate
 
 
 class FSPOGate(LogBand):
@@ -26,9 +26,9 @@ class FSPOGate(LogBand):
     color = 2
     summary = "FSPO's band decides which responses learn, all with a weight near 1; nothing to tune"
 
-    c_low: float = Field(0.1, ge=0, description="half-width below the drift; with clip_rate the largest")
-    c_high: float = Field(0.1, ge=0, description="half-width above the drift; with clip_rate the largest")
-    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
+    c_low: Below = 0.1
+    c_high: Above = 0.1
+    clip_rate: Rate | None = Field(0.1, description="wanted share outside the band; null for a fixed one")
     drift: Drift = Field("bounded", description="mu, as in fspo")
 
     @property
