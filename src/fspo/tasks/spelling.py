@@ -19,7 +19,7 @@ _COMMANDS_FOR = {
         r"\frac": "dfrac tfrac cfrac nicefrac sfrac", r"\le ": "leqslant leq", r"\ge ": "geqslant geq", r"\neq ": "ne",
         "<": "lt", ">": "gt", r"\approx ": "simeq", r"\Rightarrow ": "implies rightarrow to", "(": "langle lbrack",
         r"\emptyset ": "varnothing", ")": "rangle rbrack", r"\{": "lbrace", r"\}": "rbrace", " degrees ": "degree",
-        " ": "quad qquad space therefore checkmark square qed sim", ":": "colon",
+        " ": "quad qquad space therefore checkmark square qed sim", ":": "colon", "%": "%",
         "": "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle bf rm it large Large",
     }.items()
     for name in names.split()
@@ -38,14 +38,13 @@ _REPLACED = [
         (r"(?<!\\)\\! *", ""),
         (r"\{([,:])\}", r"\1"),
         (r"(?<!\\)\\[,;:> ()\[\]]|\\\\ *$", " "),
-        (r"\\([a-zA-Z]+)", lambda m: _COMMANDS_FOR.get(m[1], m[0])),
-        (r"\\binom ?(\d) ?(\d)|\{([^{}=]*)\\choose(?![a-zA-Z])([^{}=]*)\}", r"\\binom{\1\3}{\2\4}"),
+        (r"\\([a-zA-Z]+|%)", lambda m: _COMMANDS_FOR.get(m[1], m[0])),
         (r"(\\sqrt ?\[ ?\w+ ?\]) ?(\d+|[a-zA-Z])", r"\1{\2}"),
-        (r"\\frac ?(\\pi|[a-zA-Z]) ?(\d)", r"\\frac{\1}{\2}"),
+        (r"\\(frac|binom) ?(\\pi|[a-zA-Z\d]) ?(\d)", r"\\\1{\2}{\3}"),
         (r"\\sqrt ?(\\frac ?(?:\d ?\d|\{[^{}]*\} ?\{[^{}]*\}))", r"\\sqrt{\1}"),
         (r"(?<=\d) *\\frac ?\{ *([a-zA-Z]{2,}|[msghl]) *\} ?\{ *([a-zA-Z]{2,}|[msghl]) *\} *$", r" \1/\2"),
         (r"(?<=[\d ])\{ *([a-zA-Z][a-zA-Z ]+) *\} *$", r" \1"),
-        (r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?\{? ?(\d{1,20}) ?\}?(?![\d\\])", lambda m: _repeating(*m.groups())),
+        (r"(\.\d*)\\(?:overline|bar|dot) ?\{? ?(\d{1,20}) ?\}?(?![\d\\])", lambda m: m[1] + m[2] * 9),
         (r"(?<![\d_])\d{1,3}(?:_\d{3})+(?![\d_])", lambda m: m[0].replace("_", "")),
         (r" *\(? *base +(\d{1,2}) *\)? *$", r"_{\1}"),
         (rf"(?<=_)(\{{? *)({'|'.join(_BASES)})(?= *\}}? *$)", lambda m: m[1] + str(_BASES.index(m[2]) + 2)),
@@ -53,7 +52,6 @@ _REPLACED = [
         (r"(?<=\d) ?\^ ?\{? ?o ?\}?(?![a-zA-Z])|\^ ?\{? ?\\circ ?\}?|\^ ?\{ ?degrees ?\}|\^ ?degrees", " degrees "),
         (r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) *degrees *\)?", r"\1(\\frac{\2\\pi}{180})"),
         (r"degrees *(?:(C)|F)(?![a-zA-Z])", lambda m: " celsius " if m[1] else " fahrenheit "),
-        (r"\\%", "%"),
         (r"(?<=[\w)}]) ?\*\* ?(?=[\w({-])", "^"),
         (r"(?<![\\a-zA-Z])sqrt ?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+))", r"\\sqrt{\1\2\3}"),
         (r"(?<![\\a-zA-Z])(?:(pi)|infinity)(?![a-zA-Z])", lambda m: r"\pi " if m[1] else r"\infty "),
@@ -61,9 +59,11 @@ _REPLACED = [
         (r"\\\{ ?[a-z](?: *\\in *R)? *(?::|\\mid|\\vert|\|) ?(?=[^{}|]*(?:[<>=]|\\[lg]e))([^{}|]*)\\\}", r"\1"),
         (";", ","),
         ("  +", " "),
+        (r"^[ *`\"':=,;]+|[ *`\"':=,;.]+$", ""),  # a point in front belongs to the number
+        (r"^(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])", ""),
+        (r"^\{((?:(?!\\choose)[^{}])*)\}$", r"\1"),
     )
 ]
-_LABEL = re.compile(r"^(?i:(?:the )?(?:final |correct )?(?:answer|option|choice) ?(?:is|:|=)? ?)(?=[\d\\$({[A-Z+-])")
 
 
 @lru_cache(maxsize=4096)
@@ -81,16 +81,4 @@ def tidy(text: str) -> str:
         text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
-    text = _LABEL.sub("", _trimmed(text))
-    braced = re.fullmatch(r"\{([^{}]*)\}", text)
-    return _trimmed(braced[1]) if braced else text
-
-
-def _repeating(whole: str, fixed: str, repeated: str) -> str:
-    """A decimal whose last digits repeat, as a fraction."""
-    nines = (10 ** len(repeated) - 1) * 10 ** len(fixed)
-    return rf"\frac{{{int(whole + fixed + repeated) - int(whole + fixed or '0')}}}{{{nines}}}"
-
-
-def _trimmed(text: str) -> str:
-    return text.lstrip(" *`\"':=,;").rstrip(" *`\"':=,;.")  # a point in front belongs to the number
+    return text.strip()
