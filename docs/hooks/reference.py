@@ -19,9 +19,12 @@ from fspo.settings import Settings
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 EXAMPLE = re.compile(r"^\[dim\](.*?)\[/\] *(.*)$", re.M)  # in the help of a command, with a note after it
-API = ("fspo", "fspo.objectives", "fspo.advantages", "fspo.fairness", "fspo.tasks", "fspo.runs")
+API = (
+    "fspo", "fspo.objectives", "fspo.advantages", "fspo.fairness", "fspo.laboratory", "fspo.tasks", "fspo.runs",
+    "fspo.engines.adapters",
+)  # fmt: skip
 ENGINES = (  # named here, because their packages import TRL and verl
-    "fspo.engines.trl.trainer.FSPOConfig", "fspo.engines.trl.trainer.FSPOTrainer",
+    "fspo.engines.trl.trainer.FSPOConfig", "fspo.engines.trl.trainer.FSPOTrainer", "fspo.engines.trl.records.recorded",
     "fspo.engines.verl.plugin.PolicyLoss", "fspo.engines.verl.run.collect",
 )  # fmt: skip
 
@@ -188,7 +191,8 @@ def public_names(package: str) -> str:
     """The functions and classes of `__all__`."""
     module = importlib.import_module(package)
     names = [name for name in getattr(module, "__all__", _own(module)) if _documentable(getattr(module, name))]
-    text = re.sub(r"\n {4}(?=\S)", "\n\n    ", inspect.getdoc(module) or "", count=1)
+    text = re.sub(r"\n {4}(?=\S)", "\n\n    ", f"{inspect.getdoc(module)}\n", count=1)
+    text = re.sub(r"^>>> .*?(?=^$|\Z)", r"```pycon\n\g<0>```\n", text, flags=re.M | re.S)
     return f"# {package}\n\n{text}\n\n{_documented(f'{package}.{name}' for name in names)}"
 
 

@@ -18,6 +18,8 @@ from typing import Protocol
 from fspo.settings import hint
 from fspo.tensors import Tensor, torch
 
+__all__ = ["Estimator", "GroupCounts", "count", "dr_grpo", "get", "grpo", "max_rl", "names", "opo", "rloo"]
+
 
 class Estimator(Protocol):
     """Advantages (N,) from rewards (N,) and the group of each answer (N,)."""

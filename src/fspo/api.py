@@ -66,8 +66,12 @@ def train(
         raise ValueError("there is no configuration to run: give a TrainConfig, or resume=True for a run's own")
     name, used = config.objective["name"], config.advantage
     chosen = "advantage" in config.model_fields_set or name not in advantages.names()
-    if observer is not None and not chosen and name != used:
-        observer.note(f"the objective {name} is trained with the default advantage {used}; advantage={name} is another")
+    if not chosen and name != used:
+        note = f"the objective {name} is trained with the default advantage {used}; advantage={name} is another"
+        if observer is None:
+            warnings.warn(note, RunWarning, stacklevel=2)
+        else:
+            observer.note(note)
     module = import_module("fspo.training.loop" if engine == "local" else f"fspo.engines.{engine}.run")
     module.train(config, folder, resume=resume, observer=observer)
     return load_run(folder)
@@ -122,7 +126,7 @@ def evaluate(
 
 
 def _run_of(folder: Path) -> Path | None:
-    """The run that a folder is, or that it is a checkpoint or TRL's last model of."""
+    """Run folder that `folder` is, or that its checkpoint or TRL model belongs to; None otherwise."""
     parent = folder.absolute().parent
     above = parent.parent if parent.name == "checkpoints" else parent if folder.name == "model" else folder
     run = next((path for path in (folder, folder / "fspo", above) if (path / "config.yaml").is_file()), None)
@@ -134,7 +138,7 @@ def _run_of(folder: Path) -> Path | None:
 
 
 def _whole(folder: Path) -> Path:
-    """A checkpoint, or TRL's model; one that is not what was written is refused."""
+    """The folder; a checkpoint whose checksums differ is refused."""
     from fspo.training import checkpoint
 
     if folder.name.startswith(checkpoint.PREFIX) and (problem := checkpoint.damage(folder)):
@@ -143,7 +147,7 @@ def _whole(folder: Path) -> Path:
 
 
 def weights_of(run: Path) -> Path:
-    """The folder of a run's last weights: its newest whole checkpoint, or what TRL saved, at the end or last.
+    """The folder of a run's last weights: the newest undamaged checkpoint, else TRL's final model or last checkpoint.
 
     A damaged checkpoint is passed over with a warning. verl's are in shards, which verl itself has to merge.
     """

@@ -36,6 +36,13 @@ class ModelConfig(Settings):
     chat: bool | None = Field(None, description="wrap prompts in the chat template; default: if there is one")
 
 
+def is_chat(chat: bool | None, template: str | None) -> bool:
+    """Whether a prompt is the user's turn of a chat, by `model.chat` and the tokenizer's template."""
+    if chat and template is None:
+        raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
+    return template is not None if chat is None else chat
+
+
 class WarmupConfig(Settings):
     """Supervised start on worked solutions, for a model that solves nothing yet."""
 
@@ -314,7 +321,7 @@ def parse(path: str | Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())}): mend that file") from None
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())}): fix that file") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         kind = "names that are not text" if isinstance(values, dict) else type(values).__name__
         raise ValueError(f"{path} must hold a table of settings, not {kind}")

@@ -1,4 +1,4 @@
-"""Files that are written whole and read line by line: the one place that replaces a file or reads JSON lines."""
+"""Replacing files atomically; reading JSON lines and YAML."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import yaml
 
 @contextmanager
 def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
-    """A scratch path beside `path`, which takes its place when the block ends without an error.
+    """A scratch path beside `path`, renamed to `path` when the block ends without an error.
 
     A reader sees the old file or the new one, never half of it. `flush` puts it on disk first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.writing")
-    scratch.unlink(missing_ok=True)  # a link of that name would be written through
+    scratch.unlink(missing_ok=True)  # writing would follow a symbolic link of that name
     try:
         yield scratch
         if flush:
@@ -36,10 +36,10 @@ def replacing(path: Path, *, flush: bool = False) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
-def replace_file(path: str | Path, content: str | bytes, *, flush: bool = False) -> Path:
+def replace_file(path: str | Path, content: str | bytes) -> Path:
     """Write a whole file at once."""
     path = Path(path)
-    with replacing(path, flush=flush) as scratch:
+    with replacing(path) as scratch:
         scratch.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     return path
 

@@ -29,6 +29,11 @@ def prepare() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
 
 
+def python_command(code: str) -> list[str]:
+    """The command of another Python process that imports from the same path as this one and executes `code`."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+
+
 def threads(parameters: int, cores: int | None = None, processes: int = 1) -> int:
     """How many threads each of the processes of this machine should compute with.
 

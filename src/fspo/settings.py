@@ -181,7 +181,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """The class of a name; an entry point or `module:Class` is imported."""
         if not isinstance(name, str):
-            raise ValueError(f"{name!r} is no name of a {self.kind}; known: {', '.join(self.names())}")
+            raise ValueError(f"{name!r} is not a known {self.kind}; known: {', '.join(self.names())}")
         if name in self._classes:
             return self._classes[name]
         if entry := self._others().get(name):
@@ -208,7 +208,7 @@ class Registry(Generic[T]):
         try:
             imported = operator.attrgetter(attribute)(importlib.import_module(module))
         except Exception as error:
-            advice = "mend that module, or write module:Class of a module on the path"
+            advice = "fix that module, or write module:Class of a module on the path"
             if isinstance(error, ModuleNotFoundError) and error.name == module:
                 advice = f"write module:Class of a module on the path{hint(module, self.names())}"
             cause = " ".join(f"{type(error).__name__}: {error}".split())
@@ -229,13 +229,13 @@ class Registry(Generic[T]):
     def _others(self) -> dict[str, importlib.metadata.EntryPoint]:
         """Entry points of other packages, looked up once; they replace no built-in class."""
         if self._entry_points is None:
-            found = importlib.metadata.entry_points(group=self.group)
-            self._entry_points = {entry.name: entry for entry in found if entry.name not in self._built_in}
+            entries = importlib.metadata.entry_points(group=self.group)
+            self._entry_points = {entry.name: entry for entry in entries if entry.name not in self._built_in}
         return self._entry_points
 
 
 def only_here(names: Iterable[str]) -> list[str]:
-    """Those of these names that other processes do not know: registered by this one, or defined in its script."""
+    """Names that only this process can resolve: registered at run time, or defined in `__main__`."""
     local = {name for registry in _registries for name in registry.registered()}
     return [name for name in names if name in local or name.startswith("__main__:")]
 

@@ -151,7 +151,7 @@ FRAMES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"rule": "gspo:eps"}, "'eps' is not of the form parameter=value"),
     ({}, {"rule": "grpo"}, "the rule grpo looks at tokens"),
     ({}, {"rule": "helpers.custom_objective:Yours"}, "'helpers.custom_objective:Yours' cannot be loaded"),
-    ({}, {"rule": "gspo", "mismatch": True}, "--rule is a rule of clipping"),
+    ({}, {"rule": "gspo", "mismatch": True}, "--rule applies to clipping"),
     ({}, {"clip_rate": 1.5}, "clip_rate = 1.5 must lie between 0 and 1"),
     ({}, {"bins": 0}, "bins = 0 must be at least 1"),
 ]
@@ -186,7 +186,7 @@ def test_rows_and_damage_are_named_across_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"2\.parquet, row 17, column 'length' is 0"):
         fspo.audit(tmp_path)
     frame.drop("log_ratio").write_parquet(tmp_path / "2.parquet")
-    with pytest.raises(ValueError, match=r"2\.parquet has no log_ratio, unlike other files: audit them apart"):
+    with pytest.raises(ValueError, match=r"2\.parquet has no log_ratio, unlike other files: audit them separately"):
         fspo.audit(tmp_path)
     frame.write_parquet(tmp_path / "2.parquet")
     damage(tmp_path / "2.parquet")  # they are scanned together

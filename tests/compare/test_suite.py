@@ -195,7 +195,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
             if isinstance(job, Cell):
                 done = {r["key"] for r in rows}
                 assert job.warm is None or job.warm in warmed
-                own = {c.key for c in plan.tuning if c.place == job.place}
+                own = {c.key for c in plan.tuning if c.combination == job.combination}
                 assert job.phase == "tune" or own <= done
         if not running:
             break
@@ -208,7 +208,7 @@ def test_every_cell_runs_once_and_no_test_before_its_tuning(
     assert len(started) == len(set(started)) == plan.total + len(plan.warm)
     assert len(plan.finished(rows)) == plan.total
     chosen = plan.choose(rows)
-    assert all(chosen.get(c.place, c.trial) == c.trial for c in plan.cells(rows) if c.phase == "test")
+    assert all(chosen.get(c.combination, c.trial) == c.trial for c in plan.cells(rows) if c.phase == "test")
 
 
 def test_a_named_table_replaces_and_another_is_merged() -> None:

@@ -97,8 +97,8 @@ def test_a_class_that_cannot_be_an_objective_is_refused_in_one_sentence(module: 
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError: .*flawed\.py, line 1\)\): mend"),
-        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError: two lines\): mend"),
+        ("class Own(Objective)\n", r"cannot be loaded \(SyntaxError: .*flawed\.py, line 1\)\): fix"),
+        ("raise RuntimeError('two\\nlines')\n", r"\(RuntimeError: two lines\): fix"),
         ("from fspo.objectives import Objective as Own\n", "flawed:Own is no complete objective: set its .* 'name'"),
         (
             "from fspo.objectives import Objective\nclass Own(Objective):\n    name = 'own'\n    summary = 'own'\n"
@@ -137,4 +137,4 @@ print(json.dumps([names, loaded, gspo, fixed, width, summaries]))
     assert loaded == []  # listing names imports no other package
     assert (gspo, fixed, width) == ("fspo.objectives.sequence.gspo", "second_package", 0.25)
     assert summaries["plain"] == "plain is no objective: it must be a class derived from Objective"
-    assert summaries["broken"].startswith("the objective 'broken' cannot be loaded (RuntimeError: no licence): mend")
+    assert summaries["broken"].startswith("the objective 'broken' cannot be loaded (RuntimeError: no licence): fix")

@@ -138,7 +138,7 @@ def test_on_policy_truncated_and_flat_runs_are_warned_about(run: Run, tmp_path: 
     )  # fmt: skip
     text = " ".join(watch.warnings)
     assert "clipping cannot act" in text
-    assert "were cut off" in text
+    assert "were truncated" in text
     assert "no variance" in text
     assert metrics_of(tmp_path)[-1].on_policy
     assert len(watch.warnings) == 3, "each is said once"

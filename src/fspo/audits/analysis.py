@@ -13,7 +13,7 @@ from fspo.audits.result import Audit, LengthRow, verdict
 from fspo.audits.rules import Advisor, Recommendation, fixed_range, mismatch_rules, parse_rule
 from fspo.audits.sources import named, open_sources
 from fspo.fairness import FairnessReport, ScalingLaw
-from fspo.fairness.bins import Bins, cut, quantile_edges
+from fspo.fairness.bins import Bins, cut, quantile_edges, require_rate
 from fspo.fairness.measure import FEW, report_of_bins
 from fspo.fairness.robust_band import fresh_rate_interval, heavy_tails, outlier_rows, robust_law, rows_needed
 from fspo.objectives import Responses
@@ -21,8 +21,8 @@ from fspo.text import percent
 
 __all__ = ["Audit", "audit"]
 
-DEFAULT_CLIP_RATE = 0.1  # where the run's own is not known, or too high to be kept
-HIGH_CLIP_RATE = 0.2  # above it the rate itself is the finding, and no band is chosen to keep it
+DEFAULT_CLIP_RATE = 0.1  # the wanted rate where the run's own is unknown or too high
+HIGH_CLIP_RATE = 0.2  # a higher rate is itself the finding, and no band is chosen for it
 MOST_CATEGORIES = 100
 
 
@@ -42,8 +42,8 @@ def audit(
     advantage, reward, truncated, off_policy) to the names of columns; a role that is not given is recognised by
     common names. `by` asks for fairness over another column. `rule` is the run's own rule, such as
     `fspo:c_low=0.05,c_high=0.05` or `module:Class`, for data without a column of what was accepted. `clip_rate` is the
-    rate for which the band is chosen; default: the run's own if it is at most 0.2, otherwise 0.1. `mismatch` states
-    that the log-ratios are of trainer and sampler, which is known without it where the names of the columns tell.
+    rate for which the band is chosen; default: the run's own if it is at most 0.2, otherwise 0.1.
+    `mismatch=True`: the log-ratios compare trainer and sampler. Detected from column names where possible.
 
     >>> import numpy as np, fspo
     >>> random = np.random.default_rng(0)
@@ -53,13 +53,13 @@ def audit(
     >>> result.own.bins[0].clip_rate < result.own.bins[-1].clip_rate  # a fixed range clips long responses more
     True
     """
-    if clip_rate is not None and not 0 < clip_rate < 1:
-        raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
+    if clip_rate is not None:
+        require_rate(clip_rate)
     own_rule = None if rule is None else parse_rule(rule)
     sources = open_sources(data)
     by_source = assigned(sources, columns or {}, by, mismatch)
     if by_source[0].mismatch and own_rule is not None:
-        raise ValueError("--rule is a rule of clipping, and these are log-probs of sampler and trainer: leave it out")
+        raise ValueError("--rule applies to clipping, but this file compares sampler and trainer: remove --rule")
     analysis = Analysis(gather(sources, by_source, own_rule), None if own_rule is None else own_rule.name, bins)
     analysis.notes += [f"Read as a dump of {t}." for t in dict.fromkeys(s.trainer for s in sources) if t]
     rewards = [name for name in sources[0].schema if "reward" in name.lower()]
@@ -169,10 +169,7 @@ class Analysis:
         return verdict(report)
 
     def _inverted(self) -> bool:
-        """Whether, within bins of length, rows called accepted lie farther out than those called clipped.
-
-        Out is where clipping acts: above for A > 0, below for A < 0, either side where advantages are not known.
-        """
+        """Whether, within bins of length, accepted rows lie farther outside the band than clipped ones."""
         r = self.responses
         if self.rule is not None or r is None or self.accepted is None or "accepted" not in self.roles:
             return False

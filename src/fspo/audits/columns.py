@@ -68,7 +68,7 @@ class Roles:
     columns: dict[str, str]
     tokens: bool  # whether log-ratios or log-probs are lists with one number per token
     by: str | None = None
-    mismatch: bool = False  # whether the log-ratios are of the trainer over the sampler, not of a policy that moved
+    mismatch: bool = False  # whether the log-ratios compare trainer and sampler, not two policies
 
     def __contains__(self, role: str) -> bool:
         return role in self.columns
@@ -88,8 +88,7 @@ def assign(
 ) -> Roles:
     """The roles of the columns of the file `where`: those given, then those recognised by name and fitting type.
 
-    `mismatch` states that the log-ratios are of trainer and sampler. They are without it too where the sampler's
-    log-probs are the only ones to compare with.
+    `mismatch`: the log-ratios compare trainer and sampler; implied if only the sampler's log-probs can be compared.
     """
     for role, name in (given | ({} if by is None else {"by": by})).items():
         if role not in (*NAMES, "by"):
@@ -150,12 +149,12 @@ def assigned(sources: Sequence[Source], given: dict[str, str], by: str | None, m
         lacking = sorted(every - roles.columns.keys())
         if lacking or (roles.tokens, roles.mismatch) != (by_source[0].tokens, by_source[0].mismatch):
             what = f"no {lacking[0]}" if lacking else "log-ratios in another form"
-            raise ValueError(f"{source.names[0]} has {what}, unlike other files: audit them apart")
+            raise ValueError(f"{source.names[0]} has {what}, unlike other files: audit them separately")
     return by_source
 
 
 def _fits(kind: pl.DataType, role: str) -> bool:
-    """Numbers may be given as text; what is not a number is named when it is read."""
+    """Whether a column of this type can have the role. Text may hold numbers, which are checked when they are read."""
     if role == "text":
         return kind in (pl.String, pl.Null) or is_chat(kind)
     if isinstance(kind, pl.List):
@@ -187,7 +186,7 @@ class BatchReader:
     def fail(self, bad: Array, role: str, sentence: str) -> NoReturn:
         """Stop at the first bad row; `rows` has the number of each in the source."""
         name = self.roles.by if role == "by" else self.roles.columns.get(role, role)
-        raise ValueError(f"{self.source.place(int(self.rows[np.argmax(bad)]))}, column {name!r} {sentence}")
+        raise ValueError(f"{self.source.location(int(self.rows[np.argmax(bad)]))}, column {name!r} {sentence}")
 
     def columns(self) -> tuple[Columns, Array | None]:
         """The columns by role, and the token log-ratios in one flat array if the file has them.
@@ -335,7 +334,7 @@ class Gathered:
 
 
 def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objective | None) -> Gathered:
-    """One pass over all sources. A rule takes the place of a column of what was accepted."""
+    """One pass over all sources. A rule replaces the column of what was accepted."""
     known = sum(count for source in sources for count in source.counts or [])
     stride = max(1, -(-known // MOST))
     rng = np.random.default_rng(0)
@@ -370,7 +369,7 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
 
 
 def _trained(batch: pl.DataFrame, roles: Roles) -> Array:
-    """Whether the mask of an answer, if there is one, leaves a token of it."""
+    """Whether an answer has a trained token; all have one without a mask."""
     if not (roles.tokens and "mask" in roles):
         return np.ones(batch.height, bool)
     mask = batch[roles.columns["mask"]]

@@ -27,7 +27,7 @@ class Dump:
 
 
 def _prime_rl(schema: pl.Schema) -> list[pl.Expr]:
-    """Trained are the tokens that count in prime-rl's own mismatch: not those of another model, which have ce_weights.
+    """Trained tokens are those in prime-rl's mismatch metric; tokens of another model (with ce_weights) are not.
 
     Only its default loss fills is_masked.
     """
@@ -61,7 +61,7 @@ DUMPS = (
 
 
 def recognised(table: pl.LazyFrame) -> tuple[pl.LazyFrame, str]:
-    """The table, and the trainer whose dump it is; one of one's own stays as it is."""
+    """Table in the audit's columns, and its trainer; a table of no known trainer is unchanged."""
     schema = table.collect_schema()
     dump = next((dump for dump in DUMPS if dump.columns <= set(schema)), Dump("", frozenset()))
     return table.with_columns(dump.changed(schema)), dump.trainer

@@ -34,7 +34,7 @@ VERL_HIGH = 2.0
 GEOMETRIC = 1e-3
 RATES = (0.01, 0.1)  # least and most that the sqrt(L) rule is set to drop
 NEAR_HALF = 0.02  # an exponent closer to 1/2 than this is left at 1/2
-MANY_OUTLIERS = 0.25  # outliers that are more than this share of the wanted rate would set the band alone: left out
+MANY_OUTLIERS = 0.25  # more outliers than this share of the wanted rate would set the band alone: left out
 VERL_UPDATES = 4  # optimiser steps per rollout in the settings for verl, to be replaced by the run's own number
 
 Report = Callable[[Array], FairnessReport]
@@ -43,7 +43,7 @@ Report = Callable[[Array], FairnessReport]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule and what it clips."""
+    """A rule and its clip rates."""
 
     name: str
     report: FairnessReport
@@ -53,7 +53,7 @@ class Rule:
 
 
 def fixed_range(responses: Responses, clip_rate: float, report: Report) -> FairnessReport | None:
-    """What a fixed range of exp(S) clips that clips this share of the gradients; None where no range does."""
+    """Clip rates by length of the fixed range of exp(S) with this overall clip rate; None where no range has it."""
     try:
         with np.errstate(over="ignore"):
             accepted = objectives.get("rloo").at_clip_rate(responses, clip_rate).accepted
@@ -178,7 +178,7 @@ class Advisor:
         return widths[0], widths[1]
 
     def _inside(self, above: Array, below: Array) -> Array:
-        """Acceptance of rows that lie above the lower and below the upper end of a band."""
+        """Acceptance, from whether rows lie above the lower end and below the upper end of a band."""
         sign = self.responses.sign
         if not sign.any():
             return (above & below).astype(np.float64)
@@ -207,7 +207,6 @@ class MismatchAudit:
     rules: list[Rule]
     mu: float
     c: float | None
-    drop_rate: float  # that c was chosen for
     weights: list[float]  # by bin of length: the mean of exp(D) that TRL's rule leaves, 1 if nothing were lost
     snippets: dict[str, str]
 
@@ -260,7 +259,7 @@ def mismatch_rules(responses: Responses, bins: Bins) -> MismatchAudit:
         accepted["sqrt(L)"] = z <= c
     rules = [Rule(name, report_of_bins(bins, 1.0 - kept)) for name, kept in accepted.items()]
     weights = bins.sum(np.where(accepted["TRL"], np.exp(np.minimum(D, high)), 0.0)) / bins.sum()
-    return MismatchAudit(rules, mu, c, rate, weights.tolist(), {} if c is None else _mismatch_settings(mu, c))
+    return MismatchAudit(rules, mu, c, weights.tolist(), {} if c is None else _mismatch_settings(mu, c))
 
 
 def _mismatch_settings(mu: float, c: float) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """Tables of any size as batches of rows: Parquet, JSON lines, JSON, CSV, TSV, folders of them, or frames in memory.
 
 Memory is bounded by the batch or the row group, not by the file. A source maps a row to its file and number there
-(from 1, a header not counted), so that a bad value can be named. Text is read as polars reads it; a file that polars
-cannot read gets one sentence that says what it is and how to convert it.
+(from 1, without the header), so that a bad value can be named. An unreadable file is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Source:
         self.frame = self.frame.with_columns(pl.col(arrays).arr.to_list()) if arrays else self.frame
         self.schema = dict(self.frame.collect_schema())
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """`file, row n` of a row of this source; `row` is counted from 0 over all files."""
         name = self.names[0]
         if self.counts is not None and len(self.names) > 1:
@@ -62,7 +61,7 @@ class Source:
             for batch in self.frame.select(columns).collect_batches():
                 if recorded:
                     batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
-                elif "mismatch" in columns:  # of an answer that was not computed it is not known
+                elif "mismatch" in columns:  # unknown for an answer without a forward pass
                     batch = batch.drop_nulls("mismatch")
                 if batch.height:
                     yield batch
@@ -171,12 +170,12 @@ def _expand(path: str) -> list[str]:
 def _tables(folder: Path) -> list[Path]:
     """A trainer's dump, or the tables of one kind: a folder of Parquet files may hold descriptions in JSON too."""
     here = sorted(p for p in folder.iterdir() if p.is_file())
-    found = chain(
+    candidates = chain(
         (sorted(folder.glob(pattern)) for pattern in dumps.FILES),
         ([p for p in here if _ending(p) == suffix] for suffix in (*SUFFIXES, *PICKLES)),
         (sorted(folder.glob(f"**/{pattern}")) for pattern in dumps.FILES),
     )
-    return next(filter(None, found), [])
+    return next(filter(None, candidates), [])
 
 
 def _ending(path: Path) -> str:
@@ -196,7 +195,8 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
         other = next((mark for mark in ";\t|," if mark in header), "")
         if separator not in header and other:
             raise ValueError(
-                f"{path} is separated by {other!r} where {separator!r} is needed: write it anew, with decimal points"
+                f"{path} is separated by {other!r} where {separator!r} is needed: export it again with that separator "
+                "and decimal points"
             )
         return pl.scan_csv(path, separator=separator, glob=False, infer_schema_length=None)
     if start.lstrip()[:1] == b"[":

@@ -25,7 +25,7 @@ class Terminal(Console):
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
-        """The reader of the output has gone: go on without it, where rich would end the command and with it a run."""
+        """stdout was closed: keep running, where rich would exit and end the run."""
         self.quiet = True
 
     def say(self, text: str, strong: str = "", *, head: str = "") -> None:

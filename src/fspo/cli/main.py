@@ -146,7 +146,7 @@ def main() -> None:
     _show_own_warnings()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a log that cannot hold a character does not end a run
+            stream.reconfigure(errors="backslashreplace")  # a character that a log cannot encode does not end a run
     sys.path.append(os.getcwd())  # a user's own rewards and tasks; at the end, so that nothing is shadowed
     try:
         app()
@@ -158,7 +158,7 @@ def main() -> None:
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         name = error.filename or "the output of this command"
-        _fail(f"{name} cannot be used ({error.strerror}): give another path, or mend its permissions or disk")
+        _fail(f"{name} cannot be used ({error.strerror}): give another path, or fix its permissions or disk")
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name not in TRAINING:

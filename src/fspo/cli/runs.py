@@ -218,7 +218,7 @@ def audit(
         typer.Option(help="rate for which the band is chosen; default: the run's"),
     ] = None,
     mismatch: Annotated[
-        bool, typer.Option("--mismatch", help="the log-probs are of sampler and trainer: audit mismatch rules")
+        bool, typer.Option("--mismatch", help="the log-probs compare sampler and trainer: audit mismatch rules")
     ] = False,
     bins: Annotated[int, typer.Option(help="quantile bins")] = 8,
     json_out: JsonOut = None,

@@ -1,8 +1,4 @@
-"""The tables and the page of a comparison: all tasks together, and every task.
-
-The page is one HTML file that opens from disk and requests nothing from any other machine. In its figures a method is
-one line, a task in a setting is one chart.
-"""
+"""The tables and the page of a comparison: one chart per task and setting, one line per method."""
 
 from __future__ import annotations
 
@@ -72,8 +68,9 @@ def notes(results: SuiteResults) -> list[str]:
 
 def details(results: SuiteResults) -> list[Table]:
     """Each task and setting: outcomes, gains by difficulty, features."""
-    tables = [_place(results, place) for place in results.places]
-    tables += [make(name, results.at(place)) for make in (_gains, _features) for place, name in results.places.items()]
+    names = results.task_settings
+    tables = [_outcomes(results, key) for key in names]
+    tables += [make(name, results.at(key)) for make in (_gains, _features) for key, name in names.items()]
     return [table for table in tables if table.rows]
 
 
@@ -124,9 +121,9 @@ def overview(results: SuiteResults) -> list[Table]:
     return tables
 
 
-def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
+def _outcomes(results: SuiteResults, task_setting: tuple[str, str]) -> Table:
     rows = []
-    for group in results.at(place):
+    for group in results.at(task_setting):
         c = group.clipping
         rows.append([
             group.method,
@@ -146,25 +143,25 @@ def _place(results: SuiteResults, place: tuple[str, str]) -> Table:
     head = ["method", "seeds", "final accuracy, %", "normalised gain, %", "area under curve, %", "worst length bin, %",
             "collapsed", "spikes", "length, end / start", "clip rate, %", "LRE", "flatness, points",
             "parameters"]  # fmt: skip
-    return Table(results.places[place], head, rows)
+    return Table(results.task_settings[task_setting], head, rows)
 
 
-def _gains(place: str, groups: list[RunGroup]) -> Table:
+def _gains(name: str, groups: list[RunGroup]) -> Table:
     known = [(group.method, bins) for group in groups if (bins := statistics.gains(group))]
     widest = max((bins for _, bins in known), key=len, default=[])
     head = ["method", *(f"{low:.2f} to {high:.2f}" for low, high, _ in widest)]
     rows = [[method, *(percent(value) for *_, value in bins)] for method, bins in known]
-    return Table(f"Gain in accuracy by difficulty, end minus start, points – {place}", head, rows)
+    return Table(f"Gain in accuracy by difficulty, end minus start, points – {name}", head, rows)
 
 
-def _features(place: str, groups: list[RunGroup]) -> Table:
+def _features(name: str, groups: list[RunGroup]) -> Table:
     rows = []
-    for name, group in itertools.product(statistics.features(groups), groups):
-        optimum = json.loads(group.rows[0]["optimum"] or "{}").get(name)
-        ends = [percent(statistics.feature(group, name, at)) for at in (0, -1)]
-        rows.append([f"{name}: {group.method}", *ends, NONE if optimum is None else percent(Estimate(optimum))])
+    for feature, group in itertools.product(statistics.features(groups), groups):
+        optimum = json.loads(group.rows[0]["optimum"] or "{}").get(feature)
+        ends = [percent(statistics.feature(group, feature, at)) for at in (0, -1)]
+        rows.append([f"{feature}: {group.method}", *ends, NONE if optimum is None else percent(Estimate(optimum))])
     head = ["feature: method", "start, %", "end, %", "optimum, %"]
-    return Table(f"Features of held-out answers – {place}", head, rows)
+    return Table(f"Features of held-out answers – {name}", head, rows)
 
 
 def _parameters(group: RunGroup, suite: Suite) -> str:
@@ -245,8 +242,8 @@ def _figures(results: SuiteResults) -> list[Section]:
             method: statistics.mean_gain(results.of(method, setting, part), endpoint) for method in results.methods
         }
         summary.append(_dots(results, f"{measure}, mean over tasks{where}", means))
-    for place, name in results.places.items():
-        groups = results.at(place)
+    for task_setting, name in results.task_settings.items():
+        groups = results.at(task_setting)
         curves = [_line(results, group.method, *statistics.accuracy_curve(group)) for group in groups]
         accuracy.append(_chart(f"Held-out accuracy – {name}", curves, "step", "accuracy", top=1.0, zero=False))
         rates = [_by_length(results, group) for group in groups if group.clipping is not None]

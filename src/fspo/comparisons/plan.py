@@ -1,4 +1,4 @@
-"""The plan of a suite: its cells, what can run, and which trial the finished cells decide for.
+"""The plan of a suite: cells, which can run now, and which trial tuning chose.
 
 A cell is one training run. Every cell of a task and a seed sees the same data in the same order, for the same number of
 steps, from the same warm start; every method that is tuned has the same number of trials.
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 """A row of the results."""
 
 Phase = Literal["tune", "test"]
-Place = tuple[str, str, str]  # task, setting, method: what one trial is chosen for
+Combination = tuple[str, str, str]  # task, setting, method: what one trial is chosen for
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Cell:
     key: str  # the same run has the same key in any suite
 
     @property
-    def place(self) -> Place:
+    def combination(self) -> Combination:
         return self.task, self.setting, self.method
 
     @property
@@ -83,23 +83,25 @@ class Plan:
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
-        self.tuning: list[Cell] = []
-        self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
-        places = list(itertools.product(suite.all_tasks, suite.settings, suite.methods))
-        trials = {place: self._trials(*place) for place in places}
+        combinations = list(itertools.product(suite.all_tasks, suite.settings, suite.methods))
+        trials = {c: self._trials(*c) for c in combinations}
         self.warm: dict[str, WarmStart] = {}
-        starts = {(task, setting): self._starts(task, setting) for task, setting, _ in places}
-        self.tuned = {place for place in places if len(trials[place]) > 1}
-        for k, place in itertools.product(range(suite.tuning.seeds), places):
-            if place in self.tuned and (place[0] in suite.tasks or not suite.tuning.shared):
-                self.tuning += [_cell(place, *trial, starts[place[:2]], k, "tune") for trial in trials[place].items()]
+        starts = {(task, setting): self._starts(task, setting) for task, setting, _ in combinations}
+        self.tuned = {c for c in combinations if len(trials[c]) > 1}
+
+        def cells(phase: Phase, seeds: int, chosen: list[Combination]) -> list[Cell]:
+            each = itertools.product(range(seeds), chosen)
+            return [_cell(c, *trial, starts[c[:2]], k, phase) for k, c in each for trial in trials[c].items()]
+
+        tuned = [c for c in combinations if c in self.tuned and (c[0] in suite.tasks or not suite.tuning.shared)]
+        self.tuning = cells("tune", suite.tuning.seeds, tuned)
+        self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
         for tasks in (suite.confirm, suite.crossed, suite.tasks):
-            for k, place in itertools.product(range(suite.seeds), (place for place in places if place[0] in tasks)):
-                self.test += [_cell(place, *trial, starts[place[:2]], k, "test") for trial in trials[place].items()]
-        tests = sum((1 if place in self.tuned else len(trials[place])) * suite.seeds for place in places)
+            self.test += cells("test", suite.seeds, [c for c in combinations if c[0] in tasks])
+        tests = sum((1 if c in self.tuned else len(trials[c])) * suite.seeds for c in combinations)
         self.total = len(self.tuning) + tests
 
-    def choose(self, rows: Iterable[Row]) -> dict[Place, int]:
+    def choose(self, rows: Iterable[Row]) -> dict[Combination, int]:
         """The trial with the best mean score wherever tuning is finished; of equal ones the first.
 
         With `tuning.shared`, the mean is over the choosing tasks too, and the trial is that of every task. A failed run
@@ -107,16 +109,16 @@ class Plan:
         """
         shared = self.suite.tuning.shared
         score_of = {row["key"]: row["score"] if row["status"] == "finished" else 0.0 for row in rows}
-        scores: dict[Place, dict[int, list[float | None]]] = {}
+        scores: dict[Combination, dict[int, list[float | None]]] = {}
         for cell in self.tuning:
-            place = ("", *cell.place[1:]) if shared else cell.place
-            scores.setdefault(place, {}).setdefault(cell.trial, []).append(score_of.get(cell.key))
-        chosen: dict[Place, int] = {}
-        for place, trials in scores.items():
+            key = ("", *cell.combination[1:]) if shared else cell.combination
+            scores.setdefault(key, {}).setdefault(cell.trial, []).append(score_of.get(cell.key))
+        chosen: dict[Combination, int] = {}
+        for (task, setting, method), trials in scores.items():
             known = {t: sum(v for v in values if v is not None) for t, values in trials.items() if None not in values}
             if len(known) == len(trials):
                 best = max(known, key=lambda t: (known[t], -t))
-                chosen |= {(task, *place[1:]): best for task in (self.suite.all_tasks if shared else [place[0]])}
+                chosen |= {(t, setting, method): best for t in (self.suite.all_tasks if shared else [task])}
         return chosen
 
     def cells(self, rows: Iterable[Row]) -> list[Cell]:
@@ -125,8 +127,11 @@ class Plan:
         The tuning, then the test seed by seed, so that a part of a suite has whole seeds; confirming tasks first.
         """
         chosen = self.choose(rows)
-        test = [cell for cell in self.test if cell.place not in self.tuned or chosen.get(cell.place) == cell.trial]
-        return self.tuning + test
+
+        def runs(cell: Cell) -> bool:
+            return cell.combination not in self.tuned or chosen.get(cell.combination) == cell.trial
+
+        return self.tuning + list(filter(runs, self.test))
 
     def finished(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of this suite in its order and under its labels; a file may also hold rows of older versions."""
@@ -154,7 +159,7 @@ class Plan:
         return self.warm[job.warm] if isinstance(job, Cell) and job.warm else None
 
     def _trials(self, task: str, setting: str, method: str) -> dict[int, Values]:
-        """The configurations of a method at one place, by trial; a bad one is refused here."""
+        """The configurations of a method on a task in a setting, by trial; a bad one is refused here."""
         suite, chosen = self.suite, self.suite.methods[method]
         shared = merge(merge(suite.base, suite.all_tasks[task]), suite.settings[setting])
         where = f"the suite's run {suite.name}, {task}, {setting}, {method}"
@@ -182,14 +187,14 @@ class Plan:
         return keys
 
 
-def _cell(place: Place, trial: int, config: Values, starts: list[str], number: int, phase: Phase) -> Cell:
+def _cell(combination: Combination, trial: int, config: Values, starts: list[str], number: int, phase: Phase) -> Cell:
     """The cell of the seed of this number, counted from 0 in the tuning and in the test."""
     split = "validation" if phase == "tune" else "eval"
     seed = number + (FIRST_TUNING_SEED if phase == "tune" else 0)
     start = number % len(starts) if starts else 0
     config = merge(config, {"seed": seed, "eval": {"split": split}})
     warm = starts[start] if starts else None
-    return Cell(*place, trial, seed, phase, config, warm, start, key_of(config, start))
+    return Cell(*combination, trial, seed, phase, config, warm, start, key_of(config, start))
 
 
 def train_config(config: Values) -> TrainConfig:

@@ -1,8 +1,7 @@
 """Runs the cells of a suite in worker processes, and finds the ranges that its methods are tuned over.
 
-A worker lives as long as the suite, so that libraries are loaded once, and computes with one thread and one
-instruction set, so that one cell per core runs at a time and its digits are the same on every x86 machine. Only the
-process that started the workers decides what runs and writes the results.
+A worker runs cells one after the other, so that libraries are loaded once, with one thread and one instruction set, so
+that digits are the same on every x86 machine. Only the process that started the workers writes the results.
 """
 
 from __future__ import annotations

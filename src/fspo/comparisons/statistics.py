@@ -1,12 +1,11 @@
 """Statistics over the runs of a comparison, with intervals: gains, leads, clipping over length, and what was learnt.
 
-The runs of a warm start share its luck, so that the units of every interval are warm starts, with all seeds of a start
-taken together; where all runs have one start, they are seeds, and the interval holds for that start alone. Methods are
-compared by pairs of the same task and seed. Means get Student's interval over the means of the units, with Welch's
-degrees of freedom where several tasks are averaged. Other figures (LRE, flatness, clip rate) get a bootstrap over
-units (`DRAWS` resamplings with a fixed seed). Its percentile interval is too narrow by sqrt((n - 1) / n) and uses the
-normal quantile where Student's is right, so its levels are moved outwards until a mean of normal values gets Student's
-interval (the expanded percentile interval of Hesterberg, arXiv 1411.5279).
+Runs from one warm start are correlated, so intervals are over warm starts, with all seeds of a start taken together;
+where all runs have one start, they are over seeds and hold for that start alone. Methods are compared by pairs of the
+same task and seed. Means get Student's interval over the means of these units, with Welch's degrees of freedom where
+several tasks are averaged. Other figures (LRE, flatness, clip rate) get a bootstrap over units (`DRAWS` resamplings
+with a fixed seed): the expanded percentile interval of Hesterberg (arXiv 1411.5279), which for a mean of normal values
+is Student's.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ def lead(ours: Sequence[RunGroup], theirs: Sequence[RunGroup], endpoint: str = "
     return Lead(difference, float((every > 0).sum() + 0.5 * (every == 0).sum()), len(every))
 
 
-# --- one method at one place ------------------------------------------------------------------------------------------
+# --- one method on one task in one setting ----------------------------------------------------------------------------
 
 
 def accuracy_curve(group: RunGroup) -> tuple[list[float], list[Estimate | None]]:
@@ -231,9 +230,8 @@ def feature(group: RunGroup, name: str, at: int) -> Estimate | None:
 class Clipping:
     """Clipping of one group by bin of length.
 
-    LRE and flatness are maxima over bins, which noise only raises. Their intervals are the value ± q, where q is the
-    quantile of the largest move of any bin (for flatness, of the gap between any two bins) in a draw: the true value
-    differs from the measured one by at most that, also where it is 0.
+    Intervals of LRE and flatness are ± q as in `fairness.measure`, with q the quantile over draws of the largest move
+    of any bin (for flatness, of the gap between any two bins).
     """
 
     report: FairnessReport  # bins with Wilson's intervals
@@ -293,7 +291,7 @@ def mean_flatness(clippings: Sequence[Clipping]) -> Estimate:
 
 
 def _moved(clippings: Sequence[Clipping], values: list[float], moves: list[Floats]) -> Estimate:
-    """The mean of non-negative values ± the quantile of its moves."""
+    """Mean ± a quantile of its bootstrap deviations."""
     value, share = float(np.mean(values)), tail([c.size for c in clippings])
     if share is None:
         return Estimate(value)
@@ -316,7 +314,7 @@ def _sums(group: RunGroup, *keys: str) -> tuple[Floats, list[Floats]]:
 
 
 class SuiteResults:
-    """Groups of runs by place (a task in a setting) and method."""
+    """Groups of runs by task, setting and method."""
 
     def __init__(self, rows: Iterable[Row], suite: Suite) -> None:
         """Of the runs of phase test, by seed; rows of other tasks, settings or methods are left out."""
@@ -324,10 +322,10 @@ class SuiteResults:
         for row in rows:
             if row["phase"] == "test":
                 by_group.setdefault((row["task"], row["setting"], row["method"]), {})[row["seed"]] = row
-        places = itertools.product(suite.all_tasks, suite.settings, suite.methods)
+        keys = itertools.product(suite.all_tasks, suite.settings, suite.methods)
         self.suite = suite
         self.groups = [
-            RunGroup(*key, [by_group[key][seed] for seed in sorted(by_group[key])]) for key in places if key in by_group
+            RunGroup(*key, [by_group[key][seed] for seed in sorted(by_group[key])]) for key in keys if key in by_group
         ]
         self.methods = [m for m in suite.methods if any(g.method == m for g in self.groups)]
         self.tasks = [task for task in suite.all_tasks if any(g.task == task for g in self.groups)]
@@ -335,8 +333,8 @@ class SuiteResults:
         self.rows = [row for group in self.groups for row in group.rows]
 
     @cached_property
-    def places(self) -> dict[tuple[str, str], str]:
-        """The name of each place."""
+    def task_settings(self) -> dict[tuple[str, str], str]:
+        """The name of each task in a setting."""
         one = len(self.suite.settings) == 1
         return {(g.task, g.setting): g.task if one else f"{g.task}, {g.setting}" for g in self.groups}
 
@@ -350,8 +348,8 @@ class SuiteResults:
         parts = {kind: [task for task in self.tasks if task in known] for kind, known in kinds.items()}
         return {kind: tasks for kind, tasks in parts.items() if tasks}
 
-    def at(self, place: tuple[str, str]) -> list[RunGroup]:
-        return [g for g in self.groups if (g.task, g.setting) == place]
+    def at(self, task_setting: tuple[str, str]) -> list[RunGroup]:
+        return [g for g in self.groups if (g.task, g.setting) == task_setting]
 
     def of(self, method: str, setting: str, tasks: Collection[str] | None = None) -> list[RunGroup]:
         """The groups of a method in a setting, one per task; of all tasks or of these."""

@@ -25,6 +25,8 @@ from fspo.tensors import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["NemoLoss", "PackedLoss", "SkyRLLoss", "TinkerLoss", "prime_rl_loss", "refuse_unsloth", "slime_loss"]
+
 TRAINERS_OWN = {  # options of an objective that need a tensor, and the tensor
     "kl": "ref_logprobs",
     "entropy_coef": "entropy",
@@ -36,7 +38,7 @@ TRAINERS_OWN = {  # options of an objective that need a tensor, and the tensor
 
 
 def fixed(objective: str | Objective, gives: Sequence[str] = (), **parameters: Any) -> Objective:
-    """The objective, if a hook without state that `gives` these further tensors can compute it."""
+    """The objective; refused if a hook without state, which `gives` these further tensors, cannot compute it."""
     if isinstance(objective, str):
         objective = objectives.get(objective, **parameters)
     name = objective.name
@@ -55,7 +57,7 @@ def fixed(objective: str | Objective, gives: Sequence[str] = (), **parameters: A
 
 
 def per_token(objective: Objective, mean_length: float | None) -> Totals:
-    """Totals with which the losses of parts, added up and divided by the tokens of the batch, are the batch's loss."""
+    """Totals for a trainer that adds up the losses of parts and divides by the tokens of the batch."""
     token_mean = objective.aggregation == "token_mean"
     if isinstance(objective, LogBand):
         token_mean = objective.reference_length == "mean" and objective.exponents.gain == objective.exponents.ratio

@@ -109,7 +109,7 @@ def start(
         source = (
             config.model.path if config.warmup is None else warm_start(config, fspo.tasks.get(config.task), progress)
         )
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no half of a model
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # so that a killed process leaves no partial model
             save(load(source, seed=config.seed), Path(scratch) / "model")
             os.replace(Path(scratch) / "model", path)
     return path
@@ -120,13 +120,6 @@ def start_path(config: TrainConfig, folder: Path) -> str:
     path = config.model.path
     made = config.warmup is not None or path.startswith("tiny:") or path.endswith(".gguf")
     return str(folder / "start") if made else path
-
-
-def is_chat(config: TrainConfig, template: str | None) -> bool:
-    """Whether a prompt is the user's turn of a chat; `template` is the tokenizer's."""
-    if config.model.chat and template is None:
-        raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
-    return template is not None if config.model.chat is None else config.model.chat
 
 
 def rows(spec: Any, split: str, count: int) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The updates (optimiser steps) of another trainer: what each needs to know about its whole batch.
 
-Such a trainer calls the loss once per micro-batch and rank, before the drift of the whole batch is known.
-It is taken from the update at the same place in the previous rollout: z = S / sqrt(L) widens with every update on a
+Such a trainer calls the loss once per micro-batch and rank, before the drift of the whole batch is known. So the drift
+is that of the update with the same index in the previous rollout: z = S / sqrt(L) widens with every update on a
 rollout, in the same way each time. `end_update` ends an update: every rank gets the rows of all ranks, so that the next
 estimate, the state of an adaptive objective and the metrics are the same on every rank, however the batch was split.
 """
@@ -28,7 +28,7 @@ class UpdateTracker(Recorder):
 
     def __init__(self, objective: Objective, updates: int, folder: str | Path | None = None, copies: int = 1) -> None:
         self.objective = objective
-        self._sums: dict[int, Totals] = {}  # of the last off-policy update at each place in a rollout
+        self._sums: dict[int, Totals] = {}  # of the last off-policy update of each index in a rollout
         super().__init__(folder, updates=updates, copies=copies)
 
     def loss(
@@ -73,7 +73,7 @@ class UpdateTracker(Recorder):
         return out
 
     def totals(self, sequences: float, tokens: float) -> Totals:
-        """The counts of this update, with the drift of the update at its place in the previous rollout.
+        """The counts of this update, with the drift of the update of the same index in the previous rollout.
 
         In the first rollout, that of the previous update. Before any off-policy update the drift is 0.
         """

@@ -1,8 +1,7 @@
 """Checked input columns, and bins: how responses are divided by length or by another attribute.
 
-Columns may be lists, arrays or tensors on any device. Quantile bins hold equal shares of the responses. The same bins
-serve rows (`cut` of the lengths of responses) and sums (`cut` of distinct lengths, with the number of responses of each
-given to `quantile_edges`).
+Columns may be lists, arrays or tensors on any device. Quantile bins hold equal shares of the responses; values may be
+one per response, or distinct lengths with the number of responses of each.
 """
 
 from __future__ import annotations
@@ -50,6 +49,11 @@ def positive(values: Any, name: str, n: int | None = None) -> Column:
     if numbers.min() <= 0:
         raise ValueError(f"{name} must be positive, and row {int(numbers.argmin())} is {numbers.min():g}")
     return numbers
+
+
+def require_rate(clip_rate: float) -> None:
+    if not 0 < clip_rate < 1:
+        raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
 
 
 def log_ratio_and_length(log_ratio: Any, lengths: Any) -> tuple[Column, Column]:

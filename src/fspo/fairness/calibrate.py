@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fspo import ratios
-from fspo.fairness.bins import Column, column, log_ratio_and_length
+from fspo.fairness.bins import Column, column, log_ratio_and_length, require_rate
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ def calibrate(
     mu and sigma are those of `fspo.ratios`, the half-widths quantiles of z = (S - mu L) / sqrt(L).
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
-    if not 0 < clip_rate < 1:
-        raise ValueError(f"clip_rate = {clip_rate} must lie between 0 and 1")
+    require_rate(clip_rate)
     mu = ratios.drift(S, L) if drift == "kl" else 0.0 if drift == "zero" else float(drift)
     low, high = np.quantile((S - mu * L) / np.sqrt(L), [clip_rate / 2, 1 - clip_rate / 2])
     return Calibration(mu, ratios.scale(S, L, mu), max(0.0, -float(low)), max(0.0, float(high)), clip_rate, len(S))

@@ -18,7 +18,7 @@ from fspo.fairness.scaling import ScalingLaw, scaling_law
 
 FAR = 7.0  # an outlier is beyond so many times the 80 % quantile of its side: about 6 deviations of a Gaussian
 MOST_OUTLIERS = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
-TAIL = (0.05, 0.25)  # tails that say enough about the spread: fewer rows are noise, more are near the centre
+TAIL = (0.05, 0.25)  # share of the rows in a tail that H is fitted to: fewer rows are noise, more are near the centre
 EXPONENTS = (-0.5, 1.5)  # searched
 HEAVY = 1.0  # excess kurtosis above which tails are called heavy
 QUARTILES = 1.349  # distance of the quartiles of a standard Gaussian
@@ -39,7 +39,7 @@ class BandExponent:
 
 
 def outlier_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
-    """Rows whose S lies far outside of what rows of like length have; none if these are more than MOST_OUTLIERS of all.
+    """Outliers among rows of similar length; all False if more than MOST_OUTLIERS.
 
     The rows are compared within bins of length by the median and the 20 % and 80 % quantiles of (S - mu L) / sqrt(L),
     which a fifth of outliers in a bin cannot move far.
@@ -129,10 +129,9 @@ def middle_law(log_ratio: Array, lengths: Array, mu: float) -> tuple[Interval, B
 
 
 def robust_law(law: ScalingLaw, log_ratio: Array, lengths: Array, outliers: Array) -> ScalingLaw:
-    """The law of the inliers; where tails are heavy, with intervals that hold several answers.
+    """Scaling law of the inliers; with heavy tails, intervals cover the fits to all rows and to the middle half.
 
-    `law` is that of all rows. Rows far out may be errors, jumps or a heavy tail, and the data do not say which: the
-    intervals then reach from the law of all rows to that of the middle half.
+    `law` is that of all rows. Rows far out may be errors, jumps or a heavy tail, and the data do not say which.
     """
     if not outliers.any() and not heavy_tails(log_ratio, lengths, law):
         return law
@@ -159,10 +158,7 @@ def fresh_rate_interval(clip_rate: float, count: int) -> Interval:
 
 
 def rows_needed(clip_rate: float) -> int:
-    """The least number of rows whose band will clip at most twice the wanted share, and leave at least half unclipped.
-
-    With fewer rows the upper end of `fresh_rate_interval` is more than `min(clip_rate, 1 - clip_rate)` above the rate.
-    """
+    """The least number of rows whose `fresh_rate_interval` ends at or below twice the wanted rate."""
 
     def useful(count: int) -> bool:
         return fresh_rate_interval(clip_rate, count)[1] <= clip_rate + min(clip_rate, 1 - clip_rate)
@@ -172,10 +168,7 @@ def rows_needed(clip_rate: float) -> int:
 
 
 def outer_value(values: Array, rank: float) -> float | None:
-    """The value that `rank` values of a sample reach, from the largest down; None beyond the sample.
-
-    Between two ranks it is interpolated; above the first, the largest value is the best there is.
-    """
+    """The `rank`-th largest value, interpolated; None beyond the sample. A rank below 1 gives the largest."""
     if rank > len(values):
         return None
     return float(np.interp(rank, np.arange(1, len(values) + 1), np.sort(values)[::-1]))

@@ -44,8 +44,7 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike) -> ScalingLaw:
     """Fit of mu, sigma and H by Gaussian pseudo-likelihood.
 
     Its estimating equations, sum u^2 - 1 = 0 and sum (u^2 - 1) log L = 0 with u = (S - mu L) / (sigma L^H), hold for
-    any distribution with these two moments, and the intervals are the sandwich ones: they do not need S to be
-    Gaussian.
+    any distribution with these two moments, and so do the (sandwich) intervals: S need not be Gaussian.
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
     n = len(S)

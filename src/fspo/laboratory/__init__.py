@@ -3,8 +3,8 @@
 >>> import fspo
 >>> problem = fspo.laboratory.conflict([8, 32768])  # short and long prompts pull a shared parameter apart
 >>> rule = fspo.objectives.get("fspo", c_low=0.03, c_high=0.03)
->>> found = fspo.laboratory.fixed_point(problem, rule, fspo.laboratory.Regime(updates=16))
->>> [round(float(theta), 2) for theta in (found[0], problem.optimum()[0])]
+>>> fixed = fspo.laboratory.fixed_point(problem, rule, fspo.laboratory.Regime(updates=16))
+>>> [round(float(theta), 2) for theta in (fixed[0], problem.optimum()[0])]
 [-0.21, -0.21]
 
 Needs numpy and scipy only; a rule is any objective that clips whole responses.

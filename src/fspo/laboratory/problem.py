@@ -105,8 +105,8 @@ class Problem:
 
     def rewards(self, theta: Floats) -> Floats:
         """(kinds,) the expected reward of each kind."""
-        found = self.outcomes(theta)
-        return self.expected(found, found.reward)
+        outcomes = self.outcomes(theta)
+        return self.expected(outcomes, outcomes.reward)
 
     def value(self, theta: Floats) -> float:
         """The true objective."""
@@ -114,30 +114,30 @@ class Problem:
 
     def pulls(self, theta: Floats) -> Floats:
         """(kinds,) the derivative of each kind's expected reward in its logit."""
-        found = self.outcomes(theta)
-        return self.expected(found, found.reward * self.scores(found, theta))
+        outcomes = self.outcomes(theta)
+        return self.expected(outcomes, outcomes.reward * self.scores(outcomes, theta))
 
     def gradient(self, theta: Floats) -> Floats:
         """The gradient of the true objective."""
         return np.asarray((self.weights * self.pulls(theta)) @ self.features)
 
-    def optimum(self, start: Floats | None = None) -> Floats:
+    def optimum(self) -> Floats:
         """The parameters that maximise the true objective."""
-        start = np.zeros(self.features.shape[1]) if start is None else start
-        found = minimize(lambda t: -self.value(t), start, jac=lambda t: -self.gradient(t), method="BFGS", tol=1e-12)
-        return np.asarray(found.x)
+        start = np.zeros(self.features.shape[1])
+        solution = minimize(lambda t: -self.value(t), start, jac=lambda t: -self.gradient(t), method="BFGS", tol=1e-12)
+        return np.asarray(solution.x)
 
 
 def _window(length: int, p: float) -> Floats:
-    """The counts of ones that have a probability worth counting."""
+    """The counts of ones within WINDOW standard deviations of the mean."""
     reach = WINDOW * math.sqrt(length * p * (1 - p)) + WINDOW
     first, last = max(0, math.floor(length * p - reach)), min(length, math.ceil(length * p + reach))
     return np.arange(first, last + 1, dtype=np.float64)
 
 
-def near(target: float, width: float = 0.25) -> Callable[[Any], Any]:
-    """A reward that is 1 where the share of ones is `target` and falls off as a Gaussian of this width."""
-    return lambda share: np.exp(-0.5 * ((share - target) / width) ** 2)
+def near(target: float) -> Callable[[Any], Any]:
+    """A reward that is 1 where the share of ones is `target` and falls off as a Gaussian of width 0.25."""
+    return lambda share: np.exp(-0.5 * ((share - target) / 0.25) ** 2)
 
 
 def conflict(lengths: Sequence[int], graded: bool = False) -> Problem:
@@ -147,5 +147,5 @@ def conflict(lengths: Sequence[int], graded: bool = False) -> Problem:
     """
     ordered = sorted(lengths)
     half = len(ordered) / 2
-    kinds = [Kind(length, near(0.65 if place < half else 0.35)) for place, length in enumerate(ordered)]
+    kinds = [Kind(length, near(0.65 if index < half else 0.35)) for index, length in enumerate(ordered)]
     return Problem(kinds, graded)

@@ -28,7 +28,7 @@ from fspo.laboratory.problem import Floats, Outcomes, Problem
 from fspo.objectives import Objective, Totals
 
 DIFFERENCE = 1e-3  # of theta, for derivatives
-NARROWEST = 1e-8  # factor of a band, where a wanted clip rate is looked for
+NARROWEST = 1e-8  # smallest factor of a band in the search for a clip rate
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,22 @@ class RolloutResult:
 
 def run(problem: Problem, rule: Objective, theta: Floats, regime: Regime) -> RolloutResult:
     """Sample from theta and make all updates of a rollout, with exact expectations."""
-    found = problem.outcomes(theta)
-    advantage = _advantages(problem, found, regime.deviation)
+    outcomes = problem.outcomes(theta)
+    advantage = _advantages(problem, outcomes, regime.deviation)
     size, current = 0.0, theta
     pulls, variances, clipped = [], [], []
     for update in range(regime.updates):
-        v = regime.jitter**2 * update * problem.lengths[found.kind]
-        S = log_ratio(problem, found, current, theta) - v / 2
-        slope, square, lost = _slopes(rule, problem, found, S, v, advantage)
-        score = problem.scores(found, current)
-        pull, squares = problem.expected(found, slope * score), problem.expected(found, square * score**2)
+        v = regime.jitter**2 * update * problem.lengths[outcomes.kind]
+        S = log_ratio(problem, outcomes, current, theta) - v / 2
+        slope, square, lost = _slopes(rule, problem, outcomes, S, v, advantage)
+        score = problem.scores(outcomes, current)
+        pull, squares = problem.expected(outcomes, slope * score), problem.expected(outcomes, square * score**2)
         square_norm = float((problem.weights * squares) @ (problem.features**2).sum(1))
         size = size or math.sqrt(square_norm) or 1.0
         moved = (problem.weights * pull / size) @ problem.features
         pulls.append(pull / size)
         variances.append(square_norm / size**2 - moved @ moved)
-        clipped.append(problem.expected(found, lost * ratios.has_gradient(advantage)))
+        clipped.append(problem.expected(outcomes, lost * ratios.has_gradient(advantage)))
         current = current + regime.step * moved
     rates, mean = np.mean(clipped[1:] or [0 * pull], 0), np.mean(pulls, 0)
     move = (problem.weights * mean) @ problem.features
@@ -96,7 +96,7 @@ def log_ratio(problem: Problem, outcomes: Outcomes, theta: Floats, old: Floats) 
 
 
 def fixed_point(problem: Problem, rule: Objective, regime: Regime, start: Floats | None = None) -> Floats:
-    """The parameters that a rollout's updates leave where they are."""
+    """The parameters that the updates of a rollout do not change."""
 
     def move(theta: Any) -> Floats:
         return run(problem, rule, np.atleast_1d(theta), regime).move
@@ -106,10 +106,10 @@ def fixed_point(problem: Problem, rule: Objective, regime: Regime, start: Floats
         ends = [float(start[0]) + sign * 4.0 for sign in (-1, 1)]
         if move(ends[0])[0] * move(ends[1])[0] < 0:
             return np.array([brentq(lambda t: float(move(t)[0]), *ends, xtol=1e-10)])
-    found = root(move, start, tol=1e-10)
-    if not found.success:
-        raise ValueError(f"no fixed point was found from theta = {start}: {found.message}")
-    return np.asarray(found.x)
+    solution = root(move, start, tol=1e-10)
+    if not solution.success:
+        raise ValueError(f"no fixed point was found from theta = {start}: {solution.message}")
+    return np.asarray(solution.x)
 
 
 def effective_weights(problem: Problem, rule: Objective, theta: Floats, regime: Regime) -> Floats:
@@ -150,7 +150,7 @@ class Losses(NamedTuple):
     noise: float
 
 
-def losses(problem: Problem, rule: Objective, regime: Regime, start: Floats | None = None) -> Losses:
+def losses(problem: Problem, rule: Objective, regime: Regime) -> Losses:
     """What the rule's fixed point costs, and what each response's noise adds, for problems of one parameter.
 
     The fixed point that N responses give instead of all has the variance V / (N M^2), with the variance V of one
@@ -159,7 +159,7 @@ def losses(problem: Problem, rule: Objective, regime: Regime, start: Floats | No
     """
     if problem.features.shape[1] != 1:
         raise ValueError(f"losses are of problems of one parameter, not {problem.features.shape[1]}")
-    point = fixed_point(problem, rule, regime, start)
+    point = fixed_point(problem, rule, regime)
     ends = [point - DIFFERENCE, point + DIFFERENCE]
     curvature, slope = (
         float((f(ends[1]) - f(ends[0]))[0]) / (2 * DIFFERENCE)
@@ -169,21 +169,21 @@ def losses(problem: Problem, rule: Objective, regime: Regime, start: Floats | No
     return Losses(problem.value(problem.optimum()) - problem.value(point), noise)
 
 
-def _advantages(problem: Problem, found: Outcomes, deviation: bool) -> Floats:
+def _advantages(problem: Problem, outcomes: Outcomes, deviation: bool) -> Floats:
     """Rewards minus their exact mean; and over their deviation where it is not zero."""
-    advantage = found.reward - problem.expected(found, found.reward)[found.kind]
+    advantage = outcomes.reward - problem.expected(outcomes, outcomes.reward)[outcomes.kind]
     if deviation:
-        square = problem.expected(found, advantage**2)
-        advantage = advantage / np.sqrt(np.where(square > 0, square, 1.0))[found.kind]
+        square = problem.expected(outcomes, advantage**2)
+        advantage = advantage / np.sqrt(np.where(square > 0, square, 1.0))[outcomes.kind]
     return np.asarray(advantage)
 
 
 def _slopes(
-    rule: Objective, problem: Problem, found: Outcomes, S: Floats, v: Floats, advantage: Floats
+    rule: Objective, problem: Problem, outcomes: Outcomes, S: Floats, v: Floats, advantage: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """E[f'(S + noise)] and E[f'(S + noise)^2] of each response, and the probability that its gradient is removed."""
     L = problem.lengths
-    mean = float(problem.weights @ problem.expected(found, S))
+    mean = float(problem.weights @ problem.expected(outcomes, S))
     totals = Totals(1, float(problem.weights @ L), mean)
     band, weighting = rule.band(L, totals), rule.weighting(L, totals)
     if band is None or weighting is None:
@@ -191,7 +191,7 @@ def _slopes(
             f"{rule.name} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"
         )
     centre, below, above, dual, scale, gain = (
-        np.broadcast_to(np.asarray(value, np.float64), L.shape)[found.kind] for value in (*band, *weighting)
+        np.broadcast_to(np.asarray(value, np.float64), L.shape)[outcomes.kind] for value in (*band, *weighting)
     )
     top = np.where(advantage > 0, centre + above, np.where(advantage < 0, centre + dual, np.inf))
     top = np.minimum(top, rule.exponent_cap / scale)

@@ -210,7 +210,7 @@ class Cohort:
         return len(self.group)
 
     def extend(self) -> None:
-        """Make room for another token."""
+        """Grow the capacity for another token if needed."""
         if self.t == self.capacity:
             self._take([(self, None)], self.t)
 

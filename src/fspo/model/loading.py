@@ -69,7 +69,7 @@ def load(spec: str, *, device: str = "cpu", seed: int = 0) -> Policy:
 
 @contextmanager
 def _reading(spec: str) -> Iterator[None]:
-    """Whatever the loaders of other libraries raise about the files of a model is one sentence about the model."""
+    """Turn any exception of a model loader into a one-sentence ValueError."""
     try:
         yield
     except (ModuleNotFoundError, MemoryError):

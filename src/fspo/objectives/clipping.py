@@ -1,7 +1,6 @@
-"""What an objective clips, asked from outside of training: acceptance of given rows, and the range for a wanted rate.
+"""What an objective clips of recorded rows, and its range for a wanted clip rate.
 
-Everything here is numpy on rows that were recorded; the objective itself says what it clips (`Objective.band`) and how
-its parameters widen (`Objective.scaled`).
+All in numpy. The objective defines what it clips (`Objective.band`) and how its range widens (`Objective.scaled`).
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ class AtRate:
 def at_rate(objective: Objective, rows: Responses, clip_rate: float) -> AtRate:
     """The objective with the range that clips `clip_rate` of the responses that have a gradient.
 
-    A clip acts where x lies outside k times the range, so the k of a wanted share is a quantile and nothing has to be
-    searched for. An objective that bends weights softly has its scale found by root search.
+    For a hard clip k is a quantile of how far out x lies; for a soft objective it is found by root search.
     """
     if objective.needs_tokens and rows.tokens is None:
         return AtRate(note="needs per-token log-probs")
@@ -149,8 +147,8 @@ def _threshold(t: Array, rate: float, weights: Array) -> float:
     live = weights > 0
     t, weights = t[live], weights[live]
     if weights.min() == weights.max():
-        place = len(t) - 1 - round(rate * len(t))
-        return float(np.partition(t, place)[place]) if place >= 0 else -math.inf
+        index = len(t) - 1 - round(rate * len(t))
+        return float(np.partition(t, index)[index]) if index >= 0 else -math.inf
     order = np.argsort(t)
     passed = np.cumsum(weights[order])
     return float(t[order[min(len(t) - 1, int(np.searchsorted(passed, (1 - rate) * passed[-1])))]])
@@ -173,7 +171,7 @@ def _at_rate_softly(objective: Objective, rows: Responses, rate: float) -> AtRat
 
 
 def accepted(objective: Objective, rows: Responses) -> Array:
-    """(N,) the share of each response's gradient that survives; for either sign where advantages are not known."""
+    """(N,) the acceptance of each response, see `Objective`."""
     if objective.needs_tokens and rows.tokens is None:
         raise ValueError(
             f"the rule {objective.name} looks at tokens: give per-token log-probs (--logprobs, --old-logprobs)"
@@ -182,7 +180,7 @@ def accepted(objective: Objective, rows: Responses) -> Array:
 
 
 def _either_sign(survives: Callable[[Responses], Array], rows: Responses) -> Array:
-    """What survives; where no sign is known, the less of what would survive with either."""
+    """Acceptance; with unknown advantages, the smaller of those for A > 0 and A < 0."""
     if rows.sign.any():
         return survives(rows)
     return np.minimum(*(survives(replace(rows, sign=np.full_like(rows.sign, s))) for s in (1, -1)))
@@ -205,7 +203,7 @@ def _inside(x: Any, sign: Array, band: Band, cap: Any) -> Array:
 
 
 def surrogate_accepted(objective: Objective, rows: Responses) -> Array:
-    """By the objective's own surrogate, which needs torch: for one that has no band and no `survival` of its own."""
+    """Acceptance by the objective's surrogate, which needs torch; for one without a band or its own `survival`."""
     S, L, sign = (torch.from_numpy(np.asarray(v, np.float64)) for v in (rows.log_ratio, rows.lengths, rows.sign))
     if objective.needs_tokens and rows.tokens is not None:
         l = torch.from_numpy(rows.tokens)

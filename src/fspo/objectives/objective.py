@@ -24,8 +24,8 @@ from fspo.tensors import Tensor, torch
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
 NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
-FEW = 8  # responses that say too little about it
-_warned: set[str] = set()  # objectives for which a loop of one's own was given it
+FEW = 8  # a smaller batch says too little about it
+_warned: set[str] = set()  # objectives that were warned about in a user's own loop
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,18 @@ class Output:
 class Objective(Settings, ABC):
     """A policy objective. The object is its own configuration: immutable, checked, with vetted defaults.
 
-    A gradient *survives* to the degree of min(1, its weight / the importance ratio): 0 or 1 where an objective
-    clips, in between where it bends weights softly.
+    Acceptance is min(1, weight / importance ratio): 0 or 1 for a hard clip, between for a soft one.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     aggregation: ClassVar[Aggregation]
     label: ClassVar[str]  # its name in charts and tables; the name itself if a class sets none
-    color: ClassVar[int] = 6  # its place in the palette of the pages, 1 to 10
+    color: ClassVar[int] = 6  # in the palette of the pages, 1 to 10
     clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
     clips: ClassVar[bool] = True  # whether a response can lose its gradient
     clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
-    needs_tokens: ClassVar[bool] = False  # whether what survives depends on more than S and L
+    needs_tokens: ClassVar[bool] = False  # whether acceptance depends on more than S and L
     additive: ClassVar[bool] = True  # whether losses of the parts of a batch add up, given the totals of the whole
 
     exponent_cap: float = Field(20.0, gt=0, le=80, description="hard cap on any exponent; counted when it acts")
@@ -136,7 +135,7 @@ class Objective(Settings, ABC):
         return self
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:
-        """For an objective that bends weights softly: what survives of each response, as a function of `scaled`'s k."""
+        """For a soft objective: the acceptance of each response as a function of the k of `scaled`."""
         return default_survival(self, rows) if self.clips else lambda k: np.ones(len(rows.lengths))
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
@@ -218,7 +217,7 @@ class Objective(Settings, ABC):
     def per_response(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B,) differentiable parts that add up to the policy objective, and (B,) the share of each that survived.
 
-        What `__call__` minimises, taken apart: same aggregation, without penalties and weights for the sampler.
+        Per-response terms of `__call__`, without penalties and sampler weights.
         """
         surrogate = self.surrogate(batch)
         if surrogate.slope is None:

@@ -136,11 +136,11 @@ class Frame:
         self.keys: list[tuple[float, int, str, Markup]] = []  # x, y, label, SVG
         x, row = 4.0, 0
         for label, key in self.legend:
-            room = 26 + LETTER * len(label)
-            if x > 4 and x + room > self.width:
+            width = 26 + LETTER * len(label)
+            if x > 4 and x + width > self.width:
                 x, row = 4.0, row + 1
             self.keys.append((x, 4 + 18 * row, label, Markup(key)))
-            x += room + 6
+            x += width + 6
         return row + 1 if self.legend else 0
 
     def svg(self) -> Markup:
@@ -154,7 +154,7 @@ class Frame:
         )  # fmt: skip
 
     def _x_marks(self) -> list[tuple[float, str, float]]:
-        """Place and text of each mark, and the middle of the text, which may not leave the chart."""
+        """Position and text of each mark, and the middle of the text, which must stay inside the chart."""
         low, high = self.x_range
         if self.x_names is not None:
             marks = [k + 0.5 for k in range(len(self.x_names))]
@@ -218,13 +218,13 @@ class Series:
     smooth: bool = False  # the values as a faint line, their running mean as a strong one
     dashed: bool = False  # with hollow dots
     cloud: bool = False  # points without a line
-    cut_off: bool = False  # may leave the axes, which do not make room for it
+    cut_off: bool = False  # may leave the chart: the axes ignore it
 
 
-def thin(series: Series, most: int = MOST_POINTS) -> tuple[Series, int]:
-    """At most `most` points, each the mean of a span of steps, and the length of the span; a cloud stays as it is."""
+def thin(series: Series) -> tuple[Series, int]:
+    """At most MOST_POINTS points, each the mean of a span of steps, and the span's length; a cloud is unchanged."""
     n = len(series.x)
-    width = math.ceil(n / most)
+    width = math.ceil(n / MOST_POINTS)
     if width <= 1 or series.cloud:
         return series, 1
 
@@ -263,7 +263,7 @@ def line(
     first, last = (min(xs), max(xs)) if xs else (0.0, 1.0)
     if x_names is not None:
         first, last = 0.0, float(len(x_names))
-    elif any(s.dots for s in series):  # room, so that no dot lies on the axis
+    elif any(s.dots for s in series):  # a margin, so that no dot lies on the axis
         first, last = first - 0.02 * (last - first), last + 0.02 * (last - first)
     frame = Frame(
         title,
@@ -321,10 +321,10 @@ def _drawn(frame: Frame, s: Series, x_label: str, form: Callable[[float | None],
         lows, highs = s.low or [None] * len(s.x), s.high or [None] * len(s.x)
         for x, y, low, high in zip(s.x, s.y, lows, highs, strict=True):
             if finite(y):
-                place = f"{x_label} {x:g}" if frame.x_names is None else frame.x_names[int(x)]
+                x_text = f"{x_label} {x:g}" if frame.x_names is None else frame.x_names[int(x)]
                 out.append(
                     f'<circle class="dot{" hollow" * s.dashed} c{s.colour}" cx="{n(px(x))}" cy="{n(py(y))}" r="3">'
-                    f"<title>{escape(f'{s.label}, {place}: {_said(y, (low, high), form)}')}</title></circle>"
+                    f"<title>{escape(f'{s.label}, {x_text}: {_said(y, (low, high), form)}')}</title></circle>"
                 )
     return "".join(out)
 
@@ -366,10 +366,10 @@ def bars(
     frame = Frame(
         title, description, (0, len(names)), span(ys, True, 1.0), x_label, y_label, True, legend=legend, x_names=names
     )  # fmt: skip
-    room = 0.72 / len(groups)
+    bar_width = 0.72 / len(groups)
     for j, group in enumerate(groups):
         for k in range(len(names)):
-            x0, x1 = frame.px(k + 0.14 + j * room), frame.px(k + 0.14 + (j + 1) * room)
+            x0, x1 = frame.px(k + 0.14 + j * bar_width), frame.px(k + 0.14 + (j + 1) * bar_width)
             frame.parts.append(_bar(frame, group, k, x0, x1))
     if reference:
         y = frame.py(reference[1])
@@ -378,7 +378,7 @@ def bars(
 
 
 def _bar(frame: Frame, group: Bars, k: int, x0: float, x1: float) -> str:
-    """A bar and its error bar; one without a value keeps its place and its tooltip."""
+    """A bar and its error bar; without a value, an empty bar with its tooltip."""
     value, interval = group.rate(k), group.bins[k].clip_interval
     y = frame.py(value) if finite(value) else float(frame.bottom)
     whisker, said = "", _said(value, interval, percent)

@@ -196,6 +196,6 @@ def _stylesheet() -> str:
     light = dict(re.findall(r"(--\w+): light-dark\((#\w+),", asset("style.css")))
     rules = re.sub(
         r"^svg(?:\.key)? \{.*\n", "", asset("chart.css"), flags=re.MULTILINE
-    )  # the place of a chart in the page
+    )  # the position of a chart in the page
     text = re.sub(r"var\((--\w+)\)", lambda match: light[match[1]], rules)
     return re.sub(r"font-family: [^;]*; font-size: [^;]*;", f"font-family: {FONTS}; font-size: 11px;", text)

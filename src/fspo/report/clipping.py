@@ -1,9 +1,7 @@
 """Does clipping remove answers of every length at the same rate, and how far does it turn the update?
 
 Clip rates by length over the last steps and through training, beside those of other ranges on the same answers; the
-LRE, and the measured cosine of the clipped update; the log-ratio S against the length, with the run's own band and
-other methods' bands at the same clip rate. Bands come from the objectives: an objective that another package registers
-is drawn like the others.
+LRE and the measured cosine; S against the length, with the band of the run and those of other methods at its clip rate.
 """
 
 from __future__ import annotations
@@ -175,7 +173,7 @@ def log_ratios(run: ReportRun) -> Plot | None:
 
 
 def _curves(rule: DrawnBand, L: Floats, label: str, *, of_run: bool) -> list[Series]:
-    """The upper and the lower bound; the axes make room for those of the run alone."""
+    """The upper and the lower bound; the axes are set by the run's own alone."""
     low, high = rule.bounds(L)
     upper = Series(label, L.tolist(), high.tolist(), colour=rule.objective.color, dashed=not of_run, cut_off=not of_run)
     return [upper, replace(upper, label="", y=low.tolist())]

@@ -60,15 +60,12 @@ def _rule(objective: Objective) -> dict[str, Any]:
 
 
 def length_band(objective: Objective, lengths: Floats, totals: Totals) -> tuple[Floats, Floats, Floats] | None:
-    """Centre, width below and width above of S by length; None where the band does not depend on the length alone.
-
-    An error in an objective of another package stops no page.
-    """
+    """Centre, width below and width above of S by length; None where the band does not depend on the length alone."""
     if objective.clips_tokens or objective.needs_tokens:
         return None
     try:
         band = objective.band(lengths, totals)
-    except Exception:
+    except Exception:  # an error in another package's objective must not stop the page
         if not objectives.is_foreign(objective):
             raise
         return None

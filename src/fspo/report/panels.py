@@ -1,7 +1,7 @@
 """Did the run learn, how long are its answers, and are its updates sound?
 
-What is measured at every step, or by every evaluation, is one line per run in one chart; everything else has a chart
-per run. A panel is None where nothing was measured.
+What is measured per step or evaluation is one line per run; everything else has a chart per run. A panel is None where
+nothing was measured.
 """
 
 from __future__ import annotations

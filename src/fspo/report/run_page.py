@@ -1,8 +1,4 @@
-"""The report of one run or of several: one HTML file that opens from disk and requests nothing from any other machine.
-
-The charts are drawn here, as SVG. The script searches the answers and sets the theme; without it the page can still be
-read.
-"""
+"""The report of one run or of several. Its script searches the answers and sets the theme; it is readable without."""
 
 from __future__ import annotations
 
@@ -86,7 +82,7 @@ def _table(runs: Runs) -> Table:
 
 
 def _steps_done(run: ReportRun) -> TableCell:
-    """Rollouts, of those of the configuration, and the updates in them."""
+    """Rollouts done out of those configured, and their updates."""
     done, wanted = run.metrics[-1].step if run.metrics else 0, run.config.get("steps")
     updates = sum(line.updates or 0 for line in run.metrics)
     small = f"{updates:,} updates" if updates else ""

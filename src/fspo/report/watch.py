@@ -1,7 +1,7 @@
 """`fspo watch`: the report page of a run that is still training, served on loopback only.
 
 The page requests `main` every second and gets it only if the run has written something new. The folder is read on
-request, and so rarely that training keeps the processors.
+request, for at most a share of the time, so that training is not slowed down.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class LivePage:
     def _files(self) -> list[tuple[str, int, int]]:
         """Name, size and time of what the run has written."""
         paths = (*self.folder.glob("*.jsonl"), self.folder / "config.yaml", rows.folder_of(self.folder))
-        found = [(path.name, path.stat()) for path in paths if path.exists()]
-        return sorted((name, status.st_size, status.st_mtime_ns) for name, status in found)
+        stats = [(path.name, path.stat()) for path in paths if path.exists()]
+        return sorted((name, status.st_size, status.st_mtime_ns) for name, status in stats)
 
 
 class Server(ThreadingHTTPServer):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fspo import runtime
+from fspo.config import is_chat
 from fspo.model.answers import Answers
 from fspo.model.decode import FamilyDecoder
 from fspo.model.forward import family
@@ -40,12 +41,8 @@ def encode(policy: Policy, examples: Sequence[Example], chat: bool | None = None
     With `chat` None the template is used if the tokenizer has one.
     """
     tokenizer = policy.tokenizer
-    if chat is None:
-        chat = tokenizer.chat_template is not None
-    if not chat:
+    if not is_chat(chat, tokenizer.chat_template):
         return [_ids(policy, example.prompt) for example in examples]
-    if tokenizer.chat_template is None:
-        raise ValueError("model.chat is on, but the tokenizer has no chat template: set model.chat=false")
     turns = [[{"role": "user", "content": example.prompt}] for example in examples]
     texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
     return [_ids(policy, text, add_special_tokens=False) for text in texts]
@@ -174,7 +171,7 @@ class Lanes:
         streams: Sequence[int],
         rows: int,
     ) -> None:
-        """At most `rows` answers run at once; each draws from its own of the streams of `seed`."""
+        """At most `rows` answers run at once; each has its own random stream of `seed`."""
         self.decoder, self.prompts, self.group, self.limit, self.rows = decoder, prompts, group, limit, rows
         self.temperature, self.seed, self.streams = temperature, seed, streams
         # Tokens are chosen with float64, which MPS does not have.

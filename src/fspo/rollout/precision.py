@@ -1,7 +1,6 @@
 """A sampler that differs from the trainer: the policy's weights rounded, as an inference engine would hold them.
 
-Inside `rounded` the policy samples, and gives log-probs, with fewer bits per weight. That is a real mismatch of known
-size, to test corrections for it (`objective.mismatch`) without a second engine.
+A mismatch of known size, to test corrections for it (`objective.mismatch`) without a second engine.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Invert the cumulative distribution of each row at its uniform number: a row's token depends on its own logits and
-    its own number only.
+    """Invert the cumulative distribution of each row at its uniform number, independently of the other rows.
 
     Sums are taken in float64 on two levels, over blocks and then inside the block: a single float32 running sum over a
     large vocabulary would lose rare words. `logits` is overwritten.

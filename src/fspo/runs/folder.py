@@ -1,4 +1,4 @@
-"""A run folder: who may write to it, the writer that every engine uses, and the reader that every page uses.
+"""A run folder: its lock, the writer that every engine uses, and the reader that every page uses.
 
 Reading needs nothing but the folder: what is missing, torn or of another shape is named in `notes`, and the rest is
 read. Answers are kept from some steps only, and rows are read separately, by `fspo.runs.rows`.
@@ -51,7 +51,7 @@ def run_folder(folder: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against a second process until the end; the lock goes with the process, however it ends."""
+    """Lock the folder against other processes; the lock ends with the block or the process."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -286,7 +286,7 @@ class RunWriter:
                 path.unlink()
 
     def merge(self, kind: type[Line], lines: list[Line]) -> None:
-        """Add lines to a file, in the order of their steps; a line of the same step (and split) takes its place."""
+        """Merge lines into a file, in the order of their steps; a line replaces that of the same step (and split)."""
         path = self.path(kind)
         known = _readable(path) if path.is_file() else []
         known += [line.model_dump(exclude_none=True) for line in lines]
@@ -302,7 +302,7 @@ class RunWriter:
 
 
 def _readable(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that have a step; a torn or foreign one is left out."""
+    """The lines of a file that have a step; one that is torn or of another format is left out."""
     rows = [row for row in json_lines(path) if not isinstance(row, BadLine)]
     return [row for row in rows if isinstance(row.get("step"), int)]
 

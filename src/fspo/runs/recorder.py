@@ -1,13 +1,11 @@
 """What the updates (optimiser steps) on a rollout did: rows, metrics and warnings, the same for every trainer.
 
-    recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
-    recorder.record(logprobs, old_logprobs, advantages, mask)
+recorder = fspo.Recorder("runs/mine", rule="gspo", updates=4)      any loss, see `Recorder.record`
+recorder.record(logprobs, old_logprobs, advantages, mask)
 
-    recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
-    recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
-    recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
-
-The trackers of `fspo.engines.updates` are such recorders too.
+recorder = Recorder(writer)        a trainer of this package, which makes its rows itself
+recorder.add(Update(...))          after each optimiser step: one row per response, and its metrics
+recorder.close(step=1)             after the last update of a rollout: writes the rows, the metrics and the warnings
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Update:
     gradient, has neither `log_ratio` nor `accepted`. The statistics of the others are added to `metrics`.
     """
 
-    update: int  # place of the optimiser step in the rollout, from 0
+    update: int  # index of the optimiser step in the rollout, from 0
     staleness: int  # optimiser steps since the responses were sampled
     columns: dict[str, list[Any]]
     metrics: dict[str, Any]
@@ -92,7 +90,7 @@ class Update:
 
     @property
     def clips(self) -> bool:
-        """Whether it is known what clipping did to its gradients, and there are any."""
+        """Whether it has gradients and their acceptance is known."""
         return bool(self.has_gradient.any()) and not np.isnan(self.accepted).any()
 
 
@@ -103,10 +101,10 @@ class Recorder:
     or its name, whose range the loss clips with: it says what was clipped where the loss does not. `updates` is the
     number of optimiser steps per rollout, and `parts` the number of micro-batches per optimiser step.
 
-    Nothing here changes the training or stops it. A step that cannot be written (a full disk) is counted in `lost` and
-    warned about once, unless it is not `optional`. What a fork of the process records is not kept. Under
-    `torch.distributed` the rows of all ranks are gathered, every rank must call alike, and the first one writes;
-    `copies` is the number of neighbouring ranks that hold the same rows, as in sequence parallelism.
+    Recording neither changes nor stops the training. A step that cannot be written (a full disk) is counted in `lost`
+    and warned about once; with `optional=False` it raises. Records of forked processes are dropped. Under
+    `torch.distributed` the rows of all ranks are gathered, every rank must make the same calls, and the first one
+    writes; `copies` is the number of neighbouring ranks that hold the same rows, as in sequence parallelism.
 
     >>> import torch, fspo
     >>> recorder = fspo.Recorder("runs/mine", rule="gspo", updates=2)
@@ -185,9 +183,9 @@ class Recorder:
         Tokens are padded (B, T) with a mask, a list of B sequences, or packed (N,) with `segment_ids` or `cu_seqlens`,
         as for `fspo.objectives`; advantages and `accepted` are one per response or one per token. `accepted` is what
         the loss did not clip; without it and without a rule, it is not known what was clipped. `sampler_logprobs` are
-        those of the engine that sampled, if it is another. `last` says whether the optimiser step ends here, in the
-        place of `parts`. `columns` are further columns of the rows (`reward`, `task`, `truncated`, ...), one value per
-        response, and `known` further metrics of the rollout (`reward`, `loss`, ...).
+        those of the engine that sampled, if it is another. `last` (instead of `parts`): the optimiser step ends here.
+        `columns` are further columns of the rows (`reward`, `task`, `truncated`, ...), one value per response, and
+        `known` further metrics of the rollout (`reward`, `loss`, ...).
         """
         if unknown := (columns or {}).keys() - set(FURTHER):
             raise ValueError(f"columns cannot have {sorted(unknown)[0]!r}: they may have {', '.join(FURTHER)}")
@@ -444,7 +442,7 @@ def warnings_of(metrics: Metrics) -> dict[str, str]:
     kinds = {}
     if (metrics.truncated or 0) > 0.5:
         kinds["truncated"] = (
-            f"{metrics.truncated:.0%} of the answers met the limit of new tokens and were cut off: raise it, or most "
+            f"{metrics.truncated:.0%} of the answers reached the token limit and were truncated: raise it, or most "
             "rewards are of unfinished answers"
         )
     groups = metrics.groups or 0
@@ -497,8 +495,8 @@ def response_rows(
 ) -> dict[str, list[Any]]:
     """One row per response of a micro-batch that has a trained token, by column; see `OF_A_RESPONSE`.
 
-    `accepted` (B,) is the share of each response's gradient that survived clipping. `sampler` are its log-probs, one
-    per token, and the `rule` may have one for them.
+    `accepted` (B,) is the share of each response's gradient that survived clipping. `sampler` are the log-probs of
+    the sampler, one per token, to which the mismatch rule of `rule` applies.
     """
     with torch.no_grad():
         A = batch.share(batch.advantages) if batch.by_token else batch.advantages
@@ -510,14 +508,14 @@ def response_rows(
             if rule is not None and rule.mismatch is not None:
                 changed = rule.mismatch.weights(old, sampler, batch.mask, batch.packing, batch)[1]
                 kept = 1 - (changed.to(D.dtype) if changed.shape == D.shape else batch.share(changed))
-        found = dict(zip(OF_A_RESPONSE, (batch.log_ratio, batch.lengths, A, kl, accepted, D, kept), strict=True))
-        known = {name: values.detach().to(batch.lengths.device) for name, values in found.items() if values is not None}
-        table = torch.stack([values.double() for values in known.values()]).cpu()  # one transfer
+        per_response = dict(zip(OF_A_RESPONSE, (batch.log_ratio, batch.lengths, A, kl, accepted, D, kept), strict=True))
+        known = {name: x.detach().to(batch.lengths.device) for name, x in per_response.items() if x is not None}
+        table = torch.stack([x.double() for x in known.values()]).cpu()  # one transfer
     trained: Sequence[int] = range(table.shape[1])
     if batch.empty is not None:
         trained = (~batch.empty).nonzero().flatten().tolist()
         table = table[:, trained]
-    rows: dict[str, list[Any]] = dict.fromkeys(found, [None] * len(trained)) | dict(
+    rows: dict[str, list[Any]] = dict.fromkeys(per_response, [None] * len(trained)) | dict(
         zip(known, table.tolist(), strict=True)
     )
     more = {name: [values[k] for k in trained] for name, values in (columns or {}).items()}
@@ -525,10 +523,7 @@ def response_rows(
 
 
 def gather(parts: list[dict[str, list[Any]]], copies: int = 1) -> dict[str, list[Any]]:
-    """The rows of all micro-batches of all ranks, in the same order on each rank.
-
-    `copies` is the number of neighbouring ranks that hold the same rows, as in sequence parallelism.
-    """
+    """The rows of all micro-batches of all ranks, in the same order on each rank; `copies` as in `Recorder`."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:

@@ -12,7 +12,7 @@ from fspo import ratios
 
 COLUMNS: dict[str, Any] = {
     "step": pl.Int32,
-    "update": pl.Int32,  # place of the optimiser step in the rollout, from 0
+    "update": pl.Int32,  # index of the optimiser step in the rollout, from 0
     "staleness": pl.Int32,  # optimiser steps since the response was sampled
     "off_policy": pl.Boolean,  # whether the policy had moved since then, see fspo.ratios
     "index": pl.Int64,  # of the prompt in its task
@@ -27,7 +27,7 @@ COLUMNS: dict[str, Any] = {
     "difficulty": pl.Float32,
     "attributes": pl.String,  # JSON
 }
-"""The schema. A foreign trainer leaves columns that it does not know empty."""
+"""The schema. Another trainer leaves the columns that it does not know empty."""
 
 NEEDED = ("step", "update", "off_policy", "length", "log_ratio", "accepted", "advantage")
 

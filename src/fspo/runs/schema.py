@@ -7,7 +7,7 @@
     evaluations.jsonl        Evaluated: one line per held-out evaluation and split
     samples.jsonl            Sample: some answers of each step
     cosine.jsonl             Cosine: measured direction of an update, where `log.cosine` asks for it
-    updates.jsonl            UpdateState: what a foreign trainer's checkpoint has no room for
+    updates.jsonl            UpdateState: tracker state that TRL's or verl's checkpoint does not hold
     records/step-*.parquet   ROWS: one row per response and update
 
 All but timings.jsonl and run.json are a function of the configuration alone: a run that was killed and resumed writes

@@ -251,14 +251,14 @@ class Conflict(Drawn):
         parities = _parities(prompt)
         if rest[: self.bits] != "".join(map(str, parities)):
             return False
-        place, n = self.bits, int(prompt[4:].partition(",")[0])
+        position, n = self.bits, int(prompt[4:].partition(",")[0])
         for number in range(n, 0, -1) if parities[-1] else ():
             digits = len(str(number))
-            letter = rest[place + digits : place + digits + 1]
-            if rest[place : place + digits] != str(number) or not letter or letter not in string.ascii_lowercase:
+            letter = rest[position + digits : position + digits + 1]
+            if rest[position : position + digits] != str(number) or not letter or letter not in string.ascii_lowercase:
                 return False
-            place += digits + 1
-        return place == len(rest)
+            position += digits + 1
+        return position == len(rest)
 
     def features(self, example: Example, completion: str) -> dict[str, float]:
         x = self._share(completion)

@@ -70,10 +70,7 @@ class Procedural(Task):
         return 1 - reward if self._flipped(example, completion) else reward
 
     def _flipped(self, example: Example, completion: str) -> bool:
-        """Whether noise changes this reward: a function of prompt and answer, so that equal answers get equal rewards.
-
-        Held-out answers are scored without noise.
-        """
+        """Whether noise changes this reward; equal answers get equal rewards, held-out ones no noise."""
         chance = self.noise + self.noise_by_length * example.difficulty
         if not chance or not in_split(example.prompt, "train"):
             return False

@@ -1,8 +1,4 @@
-"""Tasks by name: turns what a configuration or a command line says into a task.
-
-A name is built in, comes from another installed package through the entry-point group `fspo.tasks`, or is written
-`module:Class`.
-"""
+"""Tasks by name, from a configuration or a command line; `fspo.settings.Registry` finds their classes."""
 
 from __future__ import annotations
 
@@ -69,7 +65,7 @@ def get(spec: Spec) -> Task:
 
 
 def spec(task: Task) -> Any:
-    """What a configuration says about a task, so that `get` gives it back: its name and what differs from defaults."""
+    """The entry of a task in a configuration, which `get` reads: its name and what differs from defaults."""
     if isinstance(task, Mixture):
         return [{**spec(part), "weight": weight} for part, weight in zip(task.parts, task.weights, strict=True)]
     cls = type(task)

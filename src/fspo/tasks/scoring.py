@@ -6,7 +6,6 @@ forking is safe whatever the trainer runs, and is in a session of its own: Ctrl-
 """
 
 import contextlib
-import json
 import math
 import multiprocessing
 import numbers
@@ -28,6 +27,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import TYPE_CHECKING, Any
 
+from fspo.runtime import python_command
 from fspo.tasks.task import Example, Task
 
 __all__ = ["Score", "Scorer", "first_messages"]
@@ -39,10 +39,6 @@ LARGEST = 1e18  # differences and squares of rewards then fit a float32, in whic
 STARTUP = 600.0  # seconds for the imports of the task, also on a busy machine
 CHUNK, CHUNK_SECONDS = 32, 0.05  # most samples sent to a worker at once, and the time that they should take
 OUT_OF_MEMORY = 77  # exit code of a worker
-LAUNCH = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from fspo.tasks.scoring import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
-)
 
 Sample = tuple[Example, str]  # with the completion
 
@@ -134,7 +130,7 @@ class Scorer:
         self.close()
         self._connection, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
+            python_command(f"from fspo.tasks.scoring import serve; serve({theirs.fileno()}, {os.getpid()})"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -341,7 +337,7 @@ def _initialise(task: Task, memory_mb: int, fd: int) -> None:
 
 
 def _score(samples: Sequence[Sample]) -> tuple[list[Score], float]:
-    """Score a chunk; nothing that a reward raises gets out, not even an exit."""
+    """Score a chunk; any exception of a reward, SystemExit included, is a failed score."""
     start, worker, results = time.perf_counter(), os.getpid(), []
     for example, completion in samples:
         try:

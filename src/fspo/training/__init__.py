@@ -1,1 +1,1 @@
-"""The training loop and what it calls: warm-up, experience, update, metrics, evaluation, checkpoints."""
+"""The training loop: warm-up, collection, update, evaluation, checkpoints."""

@@ -1,9 +1,8 @@
 """Checkpoints: atomic, without pickle, the last few kept.
 
-A checkpoint is a folder that holds the model as any Hugging Face tool reads it, the optimiser's moments, the answers
-that wait to be trained on, a small JSON, and the checksums of all of them. It is written under another name, flushed
-to disk, and renamed: a folder with the right name was whole when it was written, and the checksums say whether it
-still is.
+A checkpoint is a folder with the model as any Hugging Face tool reads it, the optimiser's moments, the answers not yet
+trained on, a small JSON file, and checksums of them all. It is written under another name, flushed to disk, and
+renamed; the checksums detect later damage.
 """
 
 from __future__ import annotations

@@ -173,10 +173,10 @@ def _bootstrap(right: Floats, n: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _by(attribute: Sequence[float], solved: Floats, bins: int = 4) -> list[RateBin]:
+def _by(attribute: Sequence[float], solved: Floats) -> list[RateBin]:
     if not len(solved):
         return []
-    cells = cut(np.asarray(attribute, dtype=float), bins)
+    cells = cut(np.asarray(attribute, dtype=float), 4)
     rates = [_rate(solved[cells.index == k]) for k in range(len(cells))]
     return [RateBin(**dict(rate), low=low, high=high) for rate, (low, high) in zip(rates, cells.ranges, strict=True)]
 

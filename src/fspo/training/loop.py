@@ -6,11 +6,8 @@
     evaluate    held-out accuracy                                evaluate.py
     save        checkpoints                                      checkpoint.py
 
-With several processes (processes.py) each does its share of sampling, scoring and learning, and the first one alone
-records and saves.
-
-Everything random is drawn from (seed, step), so that a run resumed from a checkpoint goes on bit by bit as if it had
-not stopped.
+Several processes share the work (processes.py); the first one records and saves. Everything random is drawn from
+(seed, step), so that a resumed run goes on bit by bit as if it had not stopped.
 """
 
 from __future__ import annotations
@@ -249,9 +246,9 @@ def rollout_metrics(sampled: Answers) -> dict[str, Any]:
 
 
 def _nothing_scored(when: str, messages: dict[str, str]) -> ValueError:
-    """A run whose reward scores nothing learns nothing."""
+    """The error where no answer of a rollout could be scored."""
     reason = next((f" ({kind}: {text})" if text else f" ({kind})" for kind, text in messages.items()), "")
-    return ValueError(f"no answer of {when} could be scored{reason}: mend the reward, then go on with --resume")
+    return ValueError(f"no answer of {when} could be scored{reason}: fix the reward, then go on with --resume")
 
 
 def _samples(answers: Answers, count: int, step: int) -> Iterator[Sample]:

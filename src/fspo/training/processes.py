@@ -12,7 +12,6 @@ how at the next exchange, and stops.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -43,7 +42,6 @@ _NOTHING = object()
 PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
 GRACE = 5.0  # seconds in which a process that has ended is known to have ended
 POLL = 0.05
-LAUNCH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fspo.training.processes import main; main()"
 LOST_MAIN = 75  # exit code of a process that ended only because another had
 
 
@@ -155,7 +153,7 @@ class _Other:
 
     def __init__(self) -> None:
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # what it prints; closed when the run ends
-        command = [sys.executable, "-c", LAUNCH, json.dumps(sys.path)]
+        command = runtime.python_command("from fspo.training.processes import main; main()")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.output, stderr=subprocess.STDOUT)
 
     def send(self, work: Any) -> None:
@@ -173,7 +171,7 @@ class _Other:
         self.output.close()
 
     def end(self) -> str | None:
-        """How it has ended; None while it runs, or where it only follows one that has ended."""
+        """Why it ended; None if running, finished, or exited because another did."""
         code = self.process.poll()
         if code in (None, 0, LOST_MAIN):  # 0: all its work is done, and the main one's is not
             return None

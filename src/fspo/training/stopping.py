@@ -34,8 +34,7 @@ class RunWriteError(ValueError):
 def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
     """The number of the signal that asked the run to stop, or 0. A second Ctrl-C stops at once.
 
-    A signal that is ignored when the run starts (`nohup`, a shell's background job) stays ignored. The same request may
-    arrive twice: `timeout` and `uv run` send a signal that the whole process group gets too.
+    A signal that is ignored at the start (`nohup`) stays ignored. `timeout` and `uv run` may send one request twice.
     """
     asked: list[int] = []
     first = 0.0
@@ -48,7 +47,7 @@ def interrupts(observer: Observer) -> Iterator[Callable[[], int]]:
             return
         first = time.monotonic()
         asked.append(number)
-        with suppress(OSError, RuntimeError):  # the terminal is gone, or this interrupts another write to it
+        with suppress(OSError, RuntimeError):  # the terminal is closed, or this interrupts another write to it
             observer.note("finishing this step, then saving; press Ctrl-C again to stop at once")
 
     try:
@@ -83,5 +82,5 @@ def writing(folder: Path) -> Iterator[None]:
         saved = checkpoint.steps(folder / "checkpoints") if folder.is_dir() else []
         kept = f"the run is saved up to step {saved[-1]}" if saved else "nothing is saved yet"
         raise RunWriteError(
-            f"{folder} cannot be written ({reason}); {kept}: mend that, then go on with --resume"
+            f"{folder} cannot be written ({reason}); {kept}: fix that, then go on with --resume"
         ) from None

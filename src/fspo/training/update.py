@@ -1,10 +1,7 @@
 """The optimiser steps on one rollout: minibatches of whole groups, micro-batches by token budget, exact totals.
 
-The old log-probs come from the forward that trains, not from the sampler: a KV cache or another engine differs by
-rounding of about 1e-3, which is more than the whole range of a length-normalised objective. The first update on a fresh
-rollout is on-policy (staleness 0): the forward that trains it gives its old log-probs too.
-
-Each optimiser step is limited in its norm (`NormLimit`).
+The old log-probs come from the forward pass for training (`model/forward.py` says why). The first update on a fresh
+rollout is on-policy (staleness 0): its own forward pass gives its old log-probs. `NormLimit` limits the gradient norm.
 """
 
 from __future__ import annotations
@@ -306,11 +303,10 @@ def _padded(rows: list[list[float]], like: Tensor) -> Tensor:
 
 
 class NormLimit:
-    """The limit on the norm of a gradient: a fixed number, a multiple of what is usual for the run, or both.
+    """The limit on the gradient norm: a fixed number, a multiple of the median norm of the last updates, or both.
 
-    The norm of a sum over tokens grows with the length of the answers, that of a mean does not: a fixed limit acts on
-    every update of one objective and on none of another. A multiple of the median norm acts on the same share of
-    updates whatever the objective's scale.
+    A sum over tokens has a norm that grows with the length of the answers, so that a fixed limit acts on every update
+    of one objective and on none of another. A multiple of the median does not depend on the objective's scale.
     """
 
     def __init__(self, settings: UpdateConfig) -> None:
@@ -327,7 +323,7 @@ class NormLimit:
     def apply(self, weights: Sequence[Tensor]) -> tuple[float, bool]:
         """Shorten the gradient of `weights` to the limit; returns its norm before, and whether it was above.
 
-        A norm of zero, of a batch without a gradient, and one that is not finite say nothing about what is usual.
+        Norms that are zero (a batch without a gradient) or not finite do not enter the median.
         """
         largest = self.largest
         gradients = [weight.grad for weight in weights if weight.grad is not None]

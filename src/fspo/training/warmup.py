@@ -1,4 +1,4 @@
-"""Supervised start: a model that solves nothing has nothing to reinforce.
+"""Supervised start, for a model that solves nothing yet and so has no reward to learn from.
 
 Trains on worked solutions until a wanted share of validation prompts is solved, and keeps the result in a cache, so
 that every run with the same settings starts from the same weights. The cache is keyed by everything that decides those
@@ -65,7 +65,7 @@ def warm_start(config: TrainConfig, task: Task, progress: Progress | None = None
             )
         if team.is_main:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # never half of a model
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # never a partial model
                 made = Path(scratch) / "model"
                 save(policy, made)
                 replace_file(made / "warmup.json", json_text({"settings": settings, "history": history}, indent=1))

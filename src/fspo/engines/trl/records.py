@@ -1,11 +1,7 @@
 """TRL's own trainers with a run folder: GRPOTrainer, RLOOTrainer, AsyncGRPOTrainer and their subclasses.
 
-    from fspo.engines.trl import recorded
-
-    trainer = recorded(GRPOTrainer)(model=model, reward_funcs=reward, args=args, train_dataset=dataset)
-
-The loss is the trainer's: what it was computed from is kept and recorded after it, so that training is the same to the
-bit. TRL's settings say what its loss clips (`rule_of`).
+The loss is the trainer's: its inputs are kept and recorded after it, so that training is the same to the bit. TRL's
+settings say what its loss clips (`rule_of`). docs/measure.md shows the use.
 """
 
 from __future__ import annotations
@@ -65,8 +61,7 @@ class _Recorded:
         logged = trainer._metrics["train"]
         known = {name: logged[theirs][-1] for name, theirs in KNOWN.items() if logged.get(theirs)}
         more |= known | {"last": trainer.accelerator.sync_gradients}
-        found = self.recorder.record(*tensors, **more)
-        log(trainer, found)
+        log(trainer, self.recorder.record(*tensors, **more))
 
 
 class _Padded(_Recorded):

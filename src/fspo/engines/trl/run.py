@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fspo import tasks
-from fspo.config import TrainConfig
-from fspo.engines.translate import CLIP_NORM, PROMPT, is_chat, loggers, refuse, rows, start, start_path
+from fspo.config import TrainConfig, is_chat
+from fspo.engines.translate import CLIP_NORM, PROMPT, loggers, refuse, rows, start, start_path
 from fspo.model.loading import Policy, end_ids, set_threads
 from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
 from fspo.tasks.scoring import Scorer
@@ -95,7 +95,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
             raise ValueError(f"every prompt of the task has more than {PROMPT} tokens: use shorter prompts")
         if len(kept) < len(asked):
             observer.note(f"{len(asked) - len(kept)} prompts of more than {PROMPT} tokens are left out")
-        if is_chat(config, tokenizer.chat_template):
+        if is_chat(config.model.chat, tokenizer.chat_template):
             for row in kept:
                 row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         adapters = None

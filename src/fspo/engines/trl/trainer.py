@@ -1,10 +1,9 @@
 """FSPOTrainer and its FSPOConfig: TRL's GRPOTrainer with an objective of this package as its loss.
 
-Sampling, rewards, the reference model, PEFT, vLLM, the optimiser and the loop stay TRL's. An `UpdateTracker` takes the
-loss of a micro-batch with the counts of the whole optimiser step over all processes, so that it depends neither on the
-accumulation steps nor on the number of processes. TRL averages gradients over processes, so each part is multiplied by
-their number. Settings of TRL that an objective has too are translated (`_translated`); settings that no objective reads
-are refused (`REPLACED`), so that none is silently ignored.
+Sampling, rewards, the reference model, PEFT, vLLM, the optimiser and the loop stay TRL's. An `UpdateTracker` computes
+the loss of a micro-batch with the counts of the whole optimiser step over all processes, so that it does not depend on
+accumulation steps or processes. TRL averages gradients over processes, so each part is multiplied by their number.
+Settings of TRL that an objective has too are translated (`_translated`), those that none reads refused (`REPLACED`).
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ class FSPOTrainer(GRPOTrainer):
         return scores
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's, with the reward and group of each answer, and with `advantage` in place of TRL's where it is given."""
+        """TRL's, with the reward and group of each answer; `advantage`, where given, replaces TRL's."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         assert self._scores is not None
         rewards, truncated = self._scores

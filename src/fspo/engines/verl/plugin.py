@@ -1,18 +1,11 @@
-"""The objectives and advantages inside verl 0.9.1.
+"""The objectives and advantages inside verl 0.9.1; docs/engines-verl.md has the settings of a job.
 
-    actor_rollout_ref.actor.policy_loss._target_=fspo.engines.verl.PolicyLoss
-    actor_rollout_ref.actor.policy_loss.loss_mode=fspo
-    +actor_rollout_ref.actor.policy_loss.updates=4
-    +actor_rollout_ref.actor.policy_loss.objective={name:fspo,c_low:0.05}
-    algorithm.adv_estimator=fspo.rloo
+Importing this module registers the loss, and every advantage as `fspo.NAME`. `loss_mode=fspo.measure:NAME` is the loss
+that verl has under NAME, unchanged, with what it clips in the run folder `policy_loss.records`.
 
-Importing this module registers the loss, and every advantage as `fspo.NAME`; verl does so in every process through the
-entry point `fspo` of the group `verl.plugins`. `loss_mode=fspo.measure:NAME` is the loss that verl has under NAME,
-unchanged, with what it clips in the run folder `policy_loss.records`.
-
-verl calls a loss once per micro-batch and rank, and gives it no process group. A rank knows how many rows of an update
-it gets, and counts them: the last rows come in the same micro-batch on all ranks, and with them the update is closed
-(see `updates.py`). Nothing depends on the optimiser, whose step verl skips where a gradient is not finite.
+verl calls a loss once per micro-batch and rank, without a process group. A rank knows the number of its rows per update
+and counts them; the last rows come in the same micro-batch on all ranks and end the update (see `updates.py`). Nothing
+depends on the optimiser, whose step verl skips where a gradient is not finite.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ from fspo.objectives import Objective
 from fspo.objectives.batch import masked
 
 MEASURED = "fspo.measure:"
-"""Before the name of a loss of verl's: that loss, with records."""
+"""Prefix of `loss_mode` for a loss of verl's own, with records."""
 
 UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
 """Settings of verl's own losses: the parameters of an objective are in `policy_loss.objective`."""
@@ -42,7 +35,7 @@ UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "ta
 EVERY_RANK: dict[str, Any] = {
     "pipeline_model_parallel_size": 1, "pipeline_parallel_size": 1, "pp_size": 1, "dynamic_context_parallel": False,
 }  # fmt: skip
-"""Settings of verl's engines that give some ranks no loss, or give rows to several ranks; and where they do not."""
+"""Settings of verl's engines by which some ranks see no loss, or share rows, and the values at which none does."""
 
 
 @dataclass
@@ -166,7 +159,7 @@ class _Actor:
             return loss, {}
         metrics = self.tracker.end_update()
         if self.tracker.update == 0 and self.tracker.writer is not None:
-            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints have no room for it
+            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints do not hold it
         return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
 
     def ends(self, mask: Tensor, info: dict[str, Any]) -> bool:
@@ -177,7 +170,7 @@ class _Actor:
         if self.rows > sequences // ranks:
             raise RuntimeError(
                 f"verl gave this rank {self.rows} rows of an update whose global_batch_size is {sequences} on "
-                f"{ranks} ranks: an update cannot be told from the next"
+                f"{ranks} ranks: cannot tell where an update ends"
             )
         self.rows %= sequences // ranks
         return self.rows == 0
@@ -259,8 +252,8 @@ def policy_loss(
     accepted = torch.ones_like(mask) if gradient is None else (gradient != 0) | (advantages == 0)
     actor = policy.actor(config)
     last = actor.ends(mask, config.global_batch_info)
-    found = actor.recorder.record(log_prob, old_log_prob, advantages, mask, accepted=accepted, last=last)
-    return loss, metrics | {f"actor/fspo/{name}": value for name, value in found.items()}
+    ours = actor.recorder.record(log_prob, old_log_prob, advantages, mask, accepted=accepted, last=last)
+    return loss, metrics | {f"actor/fspo/{name}": value for name, value in ours.items()}
 
 
 def _parameters(config: Any) -> PolicyLoss:

@@ -1,10 +1,9 @@
 """`fspo train --engine verl`: the same configuration as a run of `verl.trainer.main_ppo`.
 
 The settings become verl's (`overrides`), the prompts verl's Parquet files in the run folder; verl's reward workers call
-`compute_score`, which asks the task, and `collect` merges verl's own log into the run folder. Importing this module
-does not import verl, so that a dry run works without it. After a job of one's own, to merge verl's log:
-
-    python -m fspo.engines.verl.run FOLDER
+`compute_score`, which asks the task, and `collect` merges verl's own log into the run folder, as
+`python -m fspo.engines.verl.run FOLDER` does for any other job. verl is not imported with this module: a dry run works
+without it.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from typing import Any
 import polars as pl
 
 from fspo import objectives, tasks
-from fspo.config import TrainConfig, read
+from fspo.config import TrainConfig, is_chat, read
 from fspo.engines import translate
-from fspo.engines.translate import BAND, CLIP_NORM, PROMPT, RULE, is_chat, loggers, rows
+from fspo.engines.translate import BAND, CLIP_NORM, PROMPT, RULE, loggers, rows
 from fspo.engines.verl import last_step, refuse_own_options
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
@@ -125,7 +124,7 @@ def mismatch(config: TrainConfig) -> dict[str, Any] | None:
 def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """verl's settings for the sampler's rule, and the parameters of the objective.
 
-    For a rule for the sampler verl has to compute the whole weights, from which the loss takes its own rule.
+    For a rule of the objective's own, verl has to compute weights without a threshold.
     """
     parameters = {key: value for key, value in config.objective.items() if key != "mismatch"}
     kind = objectives.get_class(parameters["name"])
@@ -202,7 +201,7 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         RunWriter(folder).describe(config.model_dump(mode="json"), engine="verl")
         if mismatch(config) == BAND:
             observer.note(RULE)
-        words = command(overrides(config, folder, is_chat(config, tokenizer.chat_template), resumed))
+        words = command(overrides(config, folder, is_chat(config.model.chat, tokenizer.chat_template), resumed))
         observer.note(f"verl writes to {folder / 'verl.log'}; fspo watch {folder} shows the steps")
         with (folder / "verl.log").open("a") as log:
             # In the working directory of this process, so that relative paths and modules are found.
@@ -250,7 +249,7 @@ def verl_environment(folder: Path) -> dict[str, str]:
 
 
 def _collect(folder: Path) -> None:
-    """Merge verl's log into the run folder, if verl came as far as to begin one."""
+    """Merge verl's log into the run folder, if verl has written one."""
     if (folder / "verl.jsonl").is_file():
         collect(folder / "verl.jsonl", folder)
 
@@ -263,7 +262,7 @@ METRICS = {
     "lag": "training/off_policy/trajectory_staleness/mean",
     "lag_max": "training/off_policy/trajectory_staleness_worst/max",
 }  # fmt: skip
-"""By our name, verl's. A lag is how many of the sampler's weights were made since those that sampled an answer."""
+"""Our name -> verl's. Lag: weight versions since the one that sampled the answer."""
 LAG_MIN = "training/off_policy/trajectory_staleness/min"
 TIMES = {"rollout": "timing_s/gen", "update": "timing_s/update_actor", "total": "timing_s/step"}
 VALIDATION = re.compile(r"val-(?:core|aux)/(.+)/(acc|reward)/mean@(\d+)")
@@ -272,9 +271,8 @@ VALIDATION = re.compile(r"val-(?:core|aux)/(.+)/(acc|reward)/mean@(\d+)")
 def collect(log: str | Path, folder: str | Path) -> int:
     """Merge verl's JSON-lines log into the folder of a run that has ended, and return the last step. May be repeated.
 
-    A policy loss sees no rewards: the loss records lengths, log-ratios and clipping, and the rest is in the log of
-    verl's `file` logger (`trainer.logger=[console,file]`, path in VERL_FILE_LOGGER_PATH). `fspo report` shows both.
-    Validation becomes `evaluations.jsonl`, with an accuracy where the reward function returned `acc` next to `score`.
+    A policy loss sees no rewards; they are in the log of verl's `file` logger (`trainer.logger=[console,file]`, path in
+    VERL_FILE_LOGGER_PATH). Validation has an accuracy where the reward function returned `acc` next to `score`.
     """
     log, folder = Path(log), Path(folder)
     if not log.is_file():
@@ -299,10 +297,7 @@ def collect(log: str | Path, folder: str | Path) -> int:
 
 
 def _aged(path: Path, data: dict[str, Any]) -> dict[str, list[Any]]:
-    """The rows of a step whose answers are older than it, with their `staleness`.
-
-    verl logs the range of a step's lags and gives a loss none: where they differ, no answer's own is known.
-    """
+    """Rows with `staleness` from verl's lag; empty where the smallest and largest lag differ."""
     rows = pl.read_parquet(path)
     lag, updates = data[METRICS["lag_max"]], max(rows["update"]) + 1
     age = pl.col("update") + int(lag) * updates if lag == data[LAG_MIN] else pl.lit(None)

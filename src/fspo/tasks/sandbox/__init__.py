@@ -140,7 +140,7 @@ def _started(code: str, text: str, limits: Limits, isolation: Isolation) -> Iter
 
 
 def _first_words(process: _Process, until: float) -> bytes:
-    """What was said until the program started: why it cannot, or `started`."""
+    """stderr until the start: `started`, or why it could not start."""
     assert process.stderr is not None
     errors, said = process.stderr.fileno(), b""
     while b"started" not in said and wait([errors], max(0.0, until - time.monotonic())):
