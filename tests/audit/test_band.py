@@ -96,11 +96,11 @@ def test_a_band_of_few_rows_is_refused_or_uncertain() -> None:
 def test_the_bands_own_rates_are_shown(tmp_path: Path) -> None:
     frame = answers(6000, H=0.65)
     result = fspo.audit(frame, clip_rate=RATE)
-    found = known(result.recommendation)
-    report = found.report
-    assert [b.clip_rate for b in report.bins] == pytest.approx(list(clip_rates(found, frame)), abs=1e-9)
-    assert [rates.name for rates in found.rates] == ["recommended", "sqrt(L)"]
-    assert found.rates[1].report.flatness > 3 * report.flatness
+    recommended = known(result.recommendation)
+    report = recommended.report
+    assert [b.clip_rate for b in report.bins] == pytest.approx(list(clip_rates(recommended, frame)), abs=1e-9)
+    assert [rates.name for rates in recommended.rates] == ["recommended", "sqrt(L)"]
+    assert recommended.rates[1].report.flatness > 3 * report.flatness
     result.write_html(tmp_path / "a.html")
     for text in (str(result), (tmp_path / "a.html").read_text()):
         assert f"{report.lre_interval[0]:.2f}–{report.lre_interval[1]:.2f}" in text

@@ -163,8 +163,8 @@ def test_every_split_into_micro_batches_gives_the_same_updates(case: Any) -> Non
 
 
 def test_the_drift_is_learnt_from_the_previous_rollout() -> None:
-    found = [update["metrics"] for update in train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)]
-    used, measured = ([metrics[f"actor/fspo/{name}"] for metrics in found] for name in ("drift", "mu"))
+    updates = [update["metrics"] for update in train(actor("fspo", {"drift": "kl"}), torch.arange(ROWS), 1, 5)]
+    used, measured = ([metrics[f"actor/fspo/{name}"] for metrics in updates] for name in ("drift", "mu"))
     assert used == pytest.approx([0, measured[0], *measured[:-2]], rel=1e-12)
 
 

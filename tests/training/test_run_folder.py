@@ -99,7 +99,7 @@ def killed(small: list[str], folder: Path, operation: int) -> subprocess.Complet
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # 21 processes, each of which imports torch, and as many resumed runs
+@pytest.mark.timeout(12_000)  # 21 processes, each of which imports torch, and as many resumed runs
 def test_twenty_kills(small: list[str], tmp_path: Path) -> None:
     """Each run is killed at a file operation between its first and its last one, then resumed to the end."""
     whole = killed(small, tmp_path / "whole", 0)
