@@ -108,10 +108,8 @@ def test_no_attack_succeeds(public: Path, who: str, names: tuple[str, ...]) -> N
 
 
 def test_the_attacks_succeed_without_isolation(public: Path) -> None:
-    """So that a corpus that has stopped attacking does not pass.
-
-    A program that kills processes runs only where it has another user than the tests: that is, where they run as root.
-    """
+    """So that a corpus that has stopped attacking does not pass."""
+    # As root, where the program gets a user of its own: it looks at the processes of others.
     root = os.getuid() == 0
     names = ("host_files", "sockets", *(("other_processes",) if root else ()))
     assert all(attacked(public, "root" if root else "user", "limits", *names).values())
