@@ -13,7 +13,7 @@ from fspo.objectives import Objective, Responses, Totals
 from helpers.custom_objective import Mine
 
 SIGMA = 0.02
-ADAPTIVE = ("fspo_adaptive", "fspo_auto", "fspo_gate")
+ADAPTIVE = ("fspo_auto", "fspo_gate")
 
 
 def simulated(n: int, seed: int = 0, signed: bool = True) -> Responses:

@@ -28,6 +28,7 @@ from fspo.training.processes import Team
 from fspo.training.update import Learner
 
 WHOLE, PARTS = 100_000, 40  # tokens of a micro-batch
+LEARNT = "{name: fspo, clip_rate: 0.1, drift: bounded}"
 
 
 def learned(small: list[str], token_budget: int, objective: str) -> tuple[Answers, list[Update], Metrics]:
@@ -45,7 +46,7 @@ def learned(small: list[str], token_budget: int, objective: str) -> tuple[Answer
     return sampled, updates, recorder.close(1)
 
 
-@pytest.mark.parametrize("objective", ["fspo", "{name: fspo, drift: kl}", "fspo_adaptive", "gspo", "grpo"])
+@pytest.mark.parametrize("objective", ["fspo", "{name: fspo, drift: kl}", LEARNT, "gspo", "grpo"])
 def test_no_metric_depends_on_the_token_budget(small: list[str], objective: str) -> None:
     sampled, one_by_one, whole = learned(small, WHOLE, objective)
     _, split_up, parts = learned(small, PARTS, objective)
@@ -295,7 +296,7 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda folder: fspo.Recorder(folder, rule="fspo_adaptive"), "learns its band"),
+        (lambda folder: fspo.Recorder(folder, rule=fspo.objectives.get("fspo", clip_rate=0.1)), "learns its band"),
         (lambda folder: fspo.Recorder(folder, updates=0), "updates = 0"),
         (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"rewrad": []}), "cannot have 'rewrad'"),
         (

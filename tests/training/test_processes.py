@@ -24,8 +24,8 @@ from helpers import processes as command
 from helpers.custom_objective import Mine
 from helpers.processes import fingerprint, fspo, lines, start
 
-TWO = ["processes=2", "rollout.staleness=1", "objective=fspo_adaptive", "checkpoint.every=1",
-       "log.cosine=2"]  # fmt: skip
+TWO = ["processes=2", "rollout.staleness=1", "objective={name: fspo, clip_rate: 0.1, drift: bounded}",
+       "checkpoint.every=1", "log.cosine=2"]  # fmt: skip
 
 
 class Seat(Team):

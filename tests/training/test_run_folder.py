@@ -26,7 +26,8 @@ from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError, RunWriteError, writing
 from helpers.processes import Listener, fingerprint
 
-STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "log.cosine=2", "steps=5", "checkpoint.every=100"]
+STALE = ["rollout.staleness=1", "objective={name: fspo, clip_rate: 0.1, drift: bounded}", "log.cosine=2", "steps=5",
+         "checkpoint.every=100"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
