@@ -147,12 +147,14 @@ def main() -> None:
             (write_tokens, (single, args.tokens, args.tokens)),
         ]
         for target, values in jobs:
+            print(f"writing {values[0].name} ...", flush=True)
             process = spawn.Process(target=target, args=values)
             process.start()
             process.join()
         print(
             f"{'file':34} {'MB':>5} {'scan s':>7} {'audit s':>8} {'ratio':>6} {'of processor time':>18} {'scan MB':>8} "
-            f"{'audit MB':>9}"
+            f"{'audit MB':>9}",
+            flush=True,
         )
         cases = [
             (f"{args.rows:,} answers, zstd", answers, args.repeats),

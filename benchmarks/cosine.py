@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ def sample(model: torch.nn.Module, generator: torch.Generator) -> Tensor:
     return tokens
 
 
-def run(updates: int, seed: int, rate: float = 0.1) -> list[tuple[str, int, MeasuredCosine]]:
+def run(updates: int, seed: int, rate: float = 0.1) -> Iterator[tuple[str, int, MeasuredCosine]]:
     """(method, update, cosine and bounds) for a model trained on one batch of its own samples."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +76,6 @@ def run(updates: int, seed: int, rate: float = 0.1) -> list[tuple[str, int, Meas
     old = logprobs_of(model, tokens).detach()
     index = torch.bucketize(lengths.float(), torch.quantile(lengths.float(), torch.tensor([0.25, 0.5, 0.75])))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
-    rows = []
     for update in range(updates):
         logprobs = logprobs_of(model, tokens)
         S = torch.where(mask, logprobs - old, 0.0).sum(-1)
@@ -85,11 +85,10 @@ def run(updates: int, seed: int, rate: float = 0.1) -> list[tuple[str, int, Meas
                 accepted = objective(logprobs, old, advantages, mask).accepted
                 # All objectives gate the same unclipped update, so that only their acceptance differs.
                 result = fspo.fairness.measure_cosine(true, true * accepted, accepted, index, model.parameters())
-                rows.append((name, update, result))
+                yield name, update, result
         optimizer.zero_grad()
         (-true.mean()).backward()
         optimizer.step()
-    return rows
 
 
 def main() -> None:
@@ -97,11 +96,12 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print(f"{'method':>6}  update  measured  bound (eta = 0)  bound    LRE    eta  kappa")
+    print(f"{'method':>6}  update  measured  bound (eta = 0)  bound    LRE    eta  kappa", flush=True)
     for name, update, r in run(arguments.updates, arguments.seed):
         print(
             f"{name:>6}  {update:>6}  {r.measured:>8.4f}  {float(r.tight):>15.4f}  {float(r.bound):>5.2f}"
-            f"  {r.tight.lre:>5.3f}  {r.bound.eta:>5.2f}  {r.bound.kappa:>5.2f}"
+            f"  {r.tight.lre:>5.3f}  {r.bound.eta:>5.2f}  {r.bound.kappa:>5.2f}",
+            flush=True,
         )
 
 

@@ -143,28 +143,30 @@ def rollouts_needed(rule: Objective) -> list[str]:
 SIGMA = 0.02
 CLIP_LENGTHS = (8, 32, 128, 512, 2048, 8192, 32768)
 TOKENS_AT_ONCE = 2**21
+LEARNT = "fspo, learnt band"
 
 
 def rates(names: list[str], responses: int, seed: int = 0) -> dict[str, list[float]]:
     """The share of the gradient that is removed for either sign of the advantage, by method and length."""
-    table: dict[str, list[float]] = {name: [] for name in names}
     objectives = {name: fspo.objectives.get(name, **PARAMETERS.get(name, {})) for name in names}
+    objectives[LEARNT] = fspo.objectives.get("fspo", clip_rate=0.1, drift="bounded")
+    table: dict[str, list[float]] = {name: [] for name in objectives}
     generator = torch.Generator().manual_seed(seed)
     for _ in range(100):  # the adaptive band learns from log-ratios of responses of all lengths
         L = torch.tensor(CLIP_LENGTHS)[torch.randint(len(CLIP_LENGTHS), (512,), generator=generator)].double()
         noise = torch.randn(512, generator=generator, dtype=torch.float64)
-        objectives["fspo_adaptive"].observe(SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L)
+        objectives[LEARNT].observe(SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L)
     for length in CLIP_LENGTHS:
         print(f"  {length:,} tokens", file=sys.stderr, flush=True)
         rows = min(responses, max(1, TOKENS_AT_ONCE // length))
-        lost = dict.fromkeys(names, 0.0)
+        lost = dict.fromkeys(table, 0.0)
         for _ in range(responses // rows):
             logprobs = SIGMA * torch.randn(rows, length, generator=generator) - SIGMA**2 / 2
             old, mask = torch.zeros_like(logprobs), torch.ones_like(logprobs, dtype=torch.bool)
             for name, objective in objectives.items():
                 taken = sum(1 - objective(logprobs, old, torch.full((rows,), s), mask).accepted for s in (1.0, -1.0))
                 lost[name] += float(torch.as_tensor(taken).clamp(max=1).sum())
-        for name in names:
+        for name in table:
             table[name].append(lost[name] / (responses // rows * rows))
     return table
 
@@ -217,7 +219,7 @@ def clip_rates(responses: int) -> dict[str, list[float]]:
     print(f"{'':>17}" + "".join(f"{L:>8,}" for L in CLIP_LENGTHS) + "   flatness")
     for name, row in table.items():
         print(f"{name:>17}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{max(row) - min(row):>11.3f}")
-    print("\nfspo_adaptive is shown after 100 updates of 512 responses; its wanted clip rate is 0.1\n")
+    print(f"\n{LEARNT}: shown after 100 updates of 512 responses; its wanted clip rate is 0.1\n")
     return table
 
 

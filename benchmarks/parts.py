@@ -38,7 +38,6 @@ from workloads import batch, policies  # noqa: E402
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 B, T = 512, 4096
-SEQUENCE_LEVEL = ("fspo", "fspo_adaptive", "gspo", "luspo", "rloo")
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -81,10 +80,9 @@ def measure(rounds: int) -> dict[str, float]:
 def objectives(arguments: argparse.Namespace) -> None:
     """Time of every objective against the plain loss."""
     print(f"forward + backward on ({B}, {T}) float32, {arguments.threads} threads, {arguments.repeats} rounds")
-    print(f"{'objective':>16}  {'time / plain':>12}  {'bar':>4}")
+    print(f"{'objective':>16}  {'time / plain':>12}", flush=True)
     for name, ratio in measure(arguments.repeats).items():
-        bar = "" if name == "plain" else "1.2" if name in SEQUENCE_LEVEL else "3.0"
-        print(f"{name:>16}  {ratio:>12.2f}  {bar:>4}")
+        print(f"{name:>16}  {ratio:>12.2f}")
     print("\n100,000 tokens of 100 responses without padding, packed against padded")
     new, old, A, _ = (x[:100, :1000].detach() if x.dim() == 2 else x[:100] for x in inputs())
     new = new.clone().requires_grad_()
@@ -95,7 +93,7 @@ def objectives(arguments: argparse.Namespace) -> None:
             base = seconds(lambda objective=objective: objective(new, old, A, full).loss, new)
             flat = lambda objective=objective: objective(new.flatten(), old.flatten(), A, cu_seqlens=ends).loss  # noqa: E731
             times.append(seconds(flat, new) / base)
-        print(f"{name:>16}  {statistics.median(times):>12.2f}   1.2", flush=True)
+        print(f"{name:>16}  {statistics.median(times):>12.2f}", flush=True)
 
 
 # --- records and losses inside a step ---------------------------------------------------------------------------------
@@ -175,18 +173,18 @@ def _overhead(title: str, policy: Policy, whole: Answers, folder: str, args: arg
             optimizer.step()
         return time.process_time() - start, _status("VmHWM")
 
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    costs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for repeat in range(args.repeats + 1):  # the first is a warm-up
         for name, loss in sides.items():
             print(f"{title}: repeat {repeat} of {args.repeats}: {name}", file=sys.stderr, flush=True)
-            found[name].append(step(loss))
-    for name, measured in found.items():
+            costs[name].append(step(loss))
+    for name, measured in costs.items():
         first = "plain loop" if name.startswith("plain") else "verl, gspo"
-        pairs = list(zip(measured, found[first], strict=True))[1:]
+        pairs = list(zip(measured, costs[first], strict=True))[1:]
         times, peaks = (statistics.median(own[k] / base[k] for own, base in pairs) for k in (0, 1))
         median = statistics.median(own[0] for own, _ in pairs)
         print(f"{title}: {name:24} {median:7.3f} s, {times:.3f}x the time and {peaks:.3f}x the memory of {first}")
-    step_of_loop = statistics.median(seconds for seconds, _ in found["plain loop"][1:])
+    step_of_loop = statistics.median(seconds for seconds, _ in costs["plain loop"][1:])
     share = sum(recording) / (args.repeats + 1) / step_of_loop
     print(f"{title}: the calls of the recorder took {share:.2%} of the plain loop's processor time")
 

@@ -11,6 +11,7 @@ the band from the same file without its outliers? A file about which the audit s
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,7 +129,10 @@ def table(files: int, sizes: list[int], only: list[str]) -> Iterator[list[str]]:
         process = Process(**settings)  # type: ignore[arg-type]
         fresh = process.fresh(0)
         for n in sizes:
-            judged = [judge(process, n, seed, fresh) for seed in range(files)]
+            judged = []
+            for seed in range(files):
+                print(f"{name}, {n} rows: file {seed + 1} of {files}", file=sys.stderr, flush=True)
+                judged.append(judge(process, n, seed, fresh))
             cells = [name, str(n)]
             said: dict[str, list[bool]] = defaultdict(list)
             for one in judged:
@@ -164,7 +168,7 @@ def main() -> None:
         "without outliers",
     ]
     print("| " + " | ".join([*head, "difference, 95 %"]) + " |")
-    print("|" + "---|" * (len(head) + 1))
+    print("|" + "---|" * (len(head) + 1), flush=True)
     for cells in table(args.files, args.sizes, args.only):
         print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -234,22 +234,22 @@ class Ours:
 
         self.count += 1
         start, cpu = time.perf_counter(), time.process_time()
-        experience, self.next_index = collect(
+        answers, self.next_index = collect(
             self.policy, self.task, self.scorer, self.config, self.count, self.next_index, self.team
         )
         middle = time.perf_counter()
         recorder = Recorder()
-        for update in self.learner.learn(experience, self.count):
+        for update in self.learner.learn(answers, self.count):
             recorder.add(update)
-        recorder.close(self.count, **rollout_metrics(experience))
+        recorder.close(self.count, **rollout_metrics(answers))
         end = time.perf_counter()
         return {
-            "tokens": sum(experience.lengths),
-            "prompt": sum(map(len, experience.prompts)),
+            "tokens": sum(answers.lengths),
+            "prompt": sum(map(len, answers.prompts)),
             "rollout": middle - start,
             "seconds": end - start,
             "cpu": time.process_time() - cpu,
-            "reward": sum(experience.rewards) / len(experience.rewards),
-            "without_gradient": sum(a == 0 for a in experience.advantages) / len(experience.advantages),
+            "reward": sum(answers.rewards) / len(answers.rewards),
+            "without_gradient": sum(a == 0 for a in answers.advantages) / len(answers.advantages),
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import fspo
@@ -85,13 +84,3 @@ def page_of(folder: Path, *options: str) -> str:
     out = folder / "page.html"
     app(["report", str(folder), "--out", str(out), *options], standalone_mode=False)
     return out.read_text(encoding="utf-8")
-
-
-def test_its_band_is_what_its_surrogate_clips(example: str) -> None:
-    objective = fspo.objectives.get(example, width=0.1)
-    S = torch.tensor([-0.3, 0.05, 0.3]).double().numpy()
-    rows = fspo.objectives.Responses(S, S * 0 + 7, S * 0 + 1.0)
-    assert fspo.objectives.accepted(objective, rows).tolist() == [1.0, 1.0, 0.0]
-    wanted = objective.at_clip_rate(rows, 1 / 3)
-    assert wanted.objective is not None
-    assert wanted.objective.clip_parameters["width"] == pytest.approx(0.05)

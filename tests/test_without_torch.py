@@ -100,7 +100,6 @@ def test_commands_that_need_torch_say_what_to_install(command: list[str], run: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_a_real_environment_without_torch(run: Path, tmp_path: Path) -> None:
     """From the package index, with nothing but what the package requires: a notebook's first cell installs it."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
@@ -109,7 +108,7 @@ def test_a_real_environment_without_torch(run: Path, tmp_path: Path) -> None:
     environment |= {"FSPO_SOURCE": str(ROOT), "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     cells = json.loads((ROOT / "notebooks" / "audit.ipynb").read_text())["cells"]
     notebook = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    subprocess.run([python, "-c", notebook], check=True, env=environment, cwd=tmp_path, timeout=1200)
+    subprocess.run([python, "-c", notebook], check=True, env=environment, cwd=tmp_path)
     assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
     script = str(tmp_path / "venv" / "bin" / "fspo")
     subprocess.run([python, "-c", LIBRARY], check=True, env=environment, cwd=tmp_path)

@@ -65,10 +65,10 @@ def test_by_a_column_equals_measure() -> None:
     frame = answers(2000)
     result = fspo.audit(frame, by="task")
     report = fspo.fairness.measure(frame["length"], frame["accepted"], by=frame["task"].to_numpy().astype(object))
-    found = known(result.attribute)
-    assert found.attribute == "task"
-    assert [b.label for b in found.bins] == ["add", "count", "sort"]
-    assert found.bins == report.bins
+    by_task = known(result.attribute)
+    assert by_task.attribute == "task"
+    assert [b.label for b in by_task.bins] == ["add", "count", "sort"]
+    assert by_task.bins == report.bins
     assert len(known(fspo.audit(frame, by="advantage", bins=4).attribute).bins) == 4
 
 

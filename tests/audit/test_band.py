@@ -32,39 +32,17 @@ def band(frame: pl.DataFrame, **options: Any) -> Recommendation:
     return known(fspo.audit(frame, clip_rate=RATE, **options).recommendation)
 
 
-def with_outliers(frame: pl.DataFrame, kind: str, share: float, seed: int = 0) -> pl.DataFrame:
-    rng = np.random.default_rng(seed)
-    S, L, n = frame["log_ratio"].to_numpy().copy(), frame["length"].to_numpy(), frame.height
-    chance = L / L.sum() if kind == "long" else None
-    rows = rng.choice(n, max(1, round(share * n)), replace=False, p=chance)
-    if kind in ("down", "long"):
-        S[rows] -= 10
-    elif kind == "up":
-        S[rows] += 10
-    elif kind == "either":
-        S[rows] += 10 * rng.choice([-1, 1], len(rows))
-    elif kind == "heavy":
-        S[rows] = 0.02 * np.sqrt(L[rows]) * 12 * rng.standard_t(2, len(rows))
+def with_outliers(frame: pl.DataFrame, share: float) -> pl.DataFrame:
+    """With some rows far below all others of like length."""
+    S = frame["log_ratio"].to_numpy().copy()
+    S[np.random.default_rng(0).choice(frame.height, round(share * frame.height), replace=False)] -= 10
     return frame.with_columns(log_ratio=pl.Series(S))
 
 
-@pytest.mark.parametrize("kind", ["down", "up", "either", "heavy", "long"])
-@pytest.mark.parametrize("share", [0.001, 0.0033, 0.01])
-def test_outliers_leave_the_band_flat(kind: str, share: float) -> None:
-    """On fresh clean rows: within 2 points of the flatness of the band from clean rows."""
-    fresh = answers(100_000, seed=99)
-    for seed in range(3):
-        clean = answers(3000, seed=seed)
-        without, result = (band(f) for f in (clean, with_outliers(clean, kind, share, seed)))
-        assert np.ptp(clip_rates(result, fresh)) <= np.ptp(clip_rates(without, fresh)) + 0.02
-        assert result.exponent == without.exponent == 0.5
-        assert result.mu == pytest.approx(without.mu, abs=3e-5)  # the mean of all rows moves by up to 2e-4
-
-
 def test_outliers_set_neither_a_band_of_a_low_rate_nor_the_model_of_s() -> None:
-    low = known(fspo.audit(with_outliers(answers(6000), "down", 0.01), clip_rate=0.02).recommendation)
+    low = known(fspo.audit(with_outliers(answers(6000), 0.01), clip_rate=0.02).recommendation)
     assert clip_rates(low, answers(100_000, seed=99)) == pytest.approx(np.full(8, 0.02), abs=0.01)
-    result = fspo.audit(with_outliers(answers(3000), "down", 1 / 300), clip_rate=RATE)
+    result = fspo.audit(with_outliers(answers(3000), 1 / 300), clip_rate=RATE)
     law = known(result.law)
     assert law.exponent == pytest.approx(0.5, abs=0.02)
     for truth, (least, most) in ((0.5, law.interval), (-3e-4, law.mu_interval), (0.02, law.scale_interval)):
@@ -80,12 +58,6 @@ def test_a_band_of_few_rows_is_refused_or_uncertain() -> None:
     assert few.recommendation is None
     assert "30 rows are too few for a clip rate of 10.0 %" in str(few)
     assert "at least 46 are needed" in str(few)
-    fresh, hits = answers(20_000, seed=99), 0
-    for seed in range(30):
-        result = band(answers(60, seed=seed).drop("accepted"))
-        low, high = result.fresh_interval
-        hits += low <= clip_rates(result, fresh).mean() <= high <= 2 * RATE
-    assert hits >= 26
     text = str(fspo.audit(answers(60).drop("accepted"), clip_rate=RATE))
     assert "From 60 rows: of fresh rows 3.9 % to 18.6 % will be clipped" in text
 
@@ -96,11 +68,11 @@ def test_a_band_of_few_rows_is_refused_or_uncertain() -> None:
 def test_the_bands_own_rates_are_shown(tmp_path: Path) -> None:
     frame = answers(6000, H=0.65)
     result = fspo.audit(frame, clip_rate=RATE)
-    found = known(result.recommendation)
-    report = found.report
-    assert [b.clip_rate for b in report.bins] == pytest.approx(list(clip_rates(found, frame)), abs=1e-9)
-    assert [rates.name for rates in found.rates] == ["recommended", "sqrt(L)"]
-    assert found.rates[1].report.flatness > 3 * report.flatness
+    recommended = known(result.recommendation)
+    report = recommended.report
+    assert [b.clip_rate for b in report.bins] == pytest.approx(list(clip_rates(recommended, frame)), abs=1e-9)
+    assert [rates.name for rates in recommended.rates] == ["recommended", "sqrt(L)"]
+    assert recommended.rates[1].report.flatness > 3 * report.flatness
     result.write_html(tmp_path / "a.html")
     for text in (str(result), (tmp_path / "a.html").read_text()):
         assert f"{report.lre_interval[0]:.2f}–{report.lre_interval[1]:.2f}" in text
@@ -143,7 +115,7 @@ def check(name: str, n: int, files: int) -> None:
         assert np.mean(np.array(worse) <= 0.02) >= 0.95, (name, n)
 
 
-@pytest.mark.parametrize("name", ["Gaussian", "1 % shifted by -10"])
+@pytest.mark.parametrize("name", ["Gaussian", "1 % shifted by -10", "jumps of 3 in 1 % of the rows, by length"])
 def test_a_few_files(name: str) -> None:
     for n in (30, 60, 300):
         check(name, n, 15)

@@ -82,7 +82,7 @@ def test_it_follows_and_keeps_the_readers_place(show: Show, going: Going) -> Non
 def test_it_says_when_the_server_has_ended(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         page = browser.new_page()
-        page.goto(server.url)
+        page.goto(server.url, timeout=PATIENCE)
     page.wait_for_function(
         "() => document.getElementById('status').textContent.startsWith('no connection')", timeout=PATIENCE
     )

@@ -86,7 +86,7 @@ def test_what_models_wrote_does_no_harm(show: Show, report: Path) -> None:
     page = show(report)
     for details in page.locator("details").all():
         details.evaluate("d => { d.open = true; }")
-    page.wait_for_timeout(100)
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert page.evaluate("window.harm") is None
     assert page.locator("iframe, img, main a, link, main script:not([type='application/json'])").count() == 0
     text = page.locator("#samples").inner_text()

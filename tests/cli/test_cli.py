@@ -53,7 +53,7 @@ def test_listings_describe_every_parameter(command: Command, monkeypatch: pytest
     """With its type, default, range and meaning."""
     monkeypatch.setenv("COLUMNS", "200")
     assert command("--version").stdout == f"fspo {__version__}\n"
-    assert "fspo_adaptive" in command("methods").stdout
+    assert "fspo_auto" in command("methods").stdout
     assert "reasoning_gym" in command("tasks").stdout
     for kind, library in (("methods", objectives), ("tasks", tasks)):
         for name in library.names():
@@ -81,7 +81,6 @@ def test_a_model_that_is_nowhere_is_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train", "update.lrr=1"], "lrr"),
         (["train", "--out", "none", "--resume"], "there is no run to resume"),
         (["methods", "gspoo"], "gspoo"),
         (["report", "weights"], "is not a run folder"),

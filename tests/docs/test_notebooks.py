@@ -17,7 +17,8 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FSPO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     book = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(book, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(book, resources=where, iopub_timeout=600, startup_timeout=600).execute()
     printed = "".join(out.get("text", "") for cell in book.cells for out in cell.get("outputs", []))
     assert "LRE" in printed
 

@@ -377,8 +377,7 @@ def test_settings_of_a_trainer_that_would_be_ignored_are_refused(sentence: str) 
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [
-        ("fspo_adaptive", {}, "fspo_adaptive learns its band"),
-        ("fspo", {"clip_rate": 0.1}, "set clip_rate to null and give c_low and c_high"),
+        ("fspo", {"clip_rate": 0.1}, "fspo learns its band.*set clip_rate to null and give c_low and c_high"),
         ("fspo", {"drift": "kl"}, "fspo takes its drift from the whole batch.*give drift='zero' or a number"),
         ("fspo", {"drift": "bounded"}, "takes its drift"),
         ("fspo", {"kl": {"coef": 0.1}}, "kl needs ref_logprobs, which this hook does not have"),

@@ -37,7 +37,7 @@ def counts(mask: Tensor) -> dict[str, Any]:
 
 def run(objective: Objective, cuts: list[int], rollouts: int = 3, updates: int = 2) -> list[tuple[float, Any, Any]]:
     """Losses, gradients and metrics of a few rollouts whose updates are cut into micro-batches at `cuts`."""
-    tracker, found = UpdateTracker(objective, updates), []
+    tracker, results = UpdateTracker(objective, updates), []
     for seed in range(rollouts * updates):
         new, old, A, mask = update(seed)
         loss = torch.tensor(0.0)
@@ -45,8 +45,8 @@ def run(objective: Objective, cuts: list[int], rollouts: int = 3, updates: int =
             if len(part):
                 loss = loss + tracker.loss(new[part], old[part], A[part], mask[part], **counts(mask)).loss
         loss.backward()
-        found.append((float(loss.detach()), new.grad, tracker.end_update()))
-    return found
+        results.append((float(loss.detach()), new.grad, tracker.end_update()))
+    return results
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in objectives.names() if objectives.get(name).additive]
@@ -131,19 +131,19 @@ def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path: Path) -> N
 
 
 def test_the_metrics_of_a_rollout_are_over_its_off_policy_updates(tmp_path: Path) -> None:
-    tracker, found = UpdateTracker(objectives.get("fspo"), updates=4, folder=tmp_path), []
+    tracker, metrics = UpdateTracker(objectives.get("fspo"), updates=4, folder=tmp_path), []
     for seed in range(4):
         new, old, A, mask = update(seed)
         tracker.loss(old if seed in (0, 3) else new, old, A, mask, **counts(mask))
-        found.append(tracker.end_update())
+        metrics.append(tracker.end_update())
     (line,) = read_lines(tmp_path, Metrics)
     assert line.updates == 4
     assert line.on_policy is False
-    assert (line.mu, line.sigma, line.c_low) == (found[2]["mu"], found[2]["sigma"], found[2]["c_low"])
-    assert line.ess == min(found[1]["ess"], found[2]["ess"])
+    assert (line.mu, line.sigma, line.c_low) == (metrics[2]["mu"], metrics[2]["sigma"], metrics[2]["c_low"])
+    assert line.ess == min(metrics[1]["ess"], metrics[2]["ess"])
     assert line.kl == 0
     assert sum(b.count for b in line.clip_by_length) == 2 * 24
-    assert line.clip_rate == pytest.approx((found[1]["clip_rate"] + found[2]["clip_rate"]) / 2)
+    assert line.clip_rate == pytest.approx((metrics[1]["clip_rate"] + metrics[2]["clip_rate"]) / 2)
 
 
 def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None:
@@ -155,15 +155,15 @@ def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None
     for each, kept in ((tracker, torch.ones_like(flat)), (with_gradient, ~flat)):
         batch = (new[kept], old[kept], A.masked_fill(flat, 0.0)[kept], mask[kept])
         each.loss(*batch, sequences=24, tokens=int(mask.sum()))
-    found, alone = tracker.end_update(), with_gradient.end_update()
-    assert found["clip_rate"] > 0
+    metrics, alone = tracker.end_update(), with_gradient.end_update()
+    assert metrics["clip_rate"] > 0
     for key in ("clip_rate", "lre", "flatness", "clip_by_length"):
-        assert found[key] == alone[key], key
-    assert found["mu"] == pytest.approx(Totals.of(new, old, mask).drift)
+        assert metrics[key] == alone[key], key
+    assert metrics["mu"] == pytest.approx(Totals.of(new, old, mask).drift)
     tracker.loss(new, old, 0 * A, mask, **counts(mask))
     assert not {"clip_rate", "lre", "clip_by_length"} & set(tracker.end_update())
     first, second = read_lines(tmp_path, Metrics)
-    assert first.clip_rate == found["clip_rate"]
+    assert first.clip_rate == metrics["clip_rate"]
     assert first.clip_by_length == alone["clip_by_length"]
     assert (second.clip_rate, second.lre, second.clip_by_length, second.on_policy) == (None, None, [], False)
 
@@ -173,12 +173,12 @@ def test_a_trainers_log_gets_plain_finite_numbers() -> None:
     new, old, A, mask = update(0)
     tracker.loss(new, old, A, mask, **counts(mask))
     metrics = tracker.end_update()
-    found = loggable(metrics | {"unbounded": math.inf})
-    assert found["c_low"] == metrics["c_low"]
-    assert "unbounded" not in found
-    assert found["clip_by_length/1"] == metrics["clip_by_length"][0].clip_rate
-    assert found["on_policy"] == 0.0
-    assert all(isinstance(value, float) and math.isfinite(value) for value in found.values())
+    logged = loggable(metrics | {"unbounded": math.inf})
+    assert logged["c_low"] == metrics["c_low"]
+    assert "unbounded" not in logged
+    assert logged["clip_by_length/1"] == metrics["clip_by_length"][0].clip_rate
+    assert logged["on_policy"] == 0.0
+    assert all(isinstance(value, float) and math.isfinite(value) for value in logged.values())
 
 
 def test_an_update_without_a_loss_is_refused() -> None:

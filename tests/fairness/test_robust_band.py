@@ -51,15 +51,6 @@ def test_the_exponent_is_found(H: float, known: bool) -> None:
     assert low <= H <= high < low + 0.03
 
 
-@pytest.mark.parametrize("n", [60, 300])
-def test_the_exponents_interval_covers(n: int) -> None:
-    hits = 0
-    for seed in range(200):
-        low, high = band_exponent(*rows(n, 0.6, seed), 0.1).interval
-        hits += low <= 0.6 <= high
-    assert hits >= 186
-
-
 @pytest.mark.parametrize(
     ("n", "H"), [(30, 0.5), (60, 0.5), pytest.param(300, 0.5, marks=pytest.mark.slow), (1500, 0.5), (1500, 0.7)]
 )

@@ -109,6 +109,8 @@ def serving(folder: Path) -> Iterator[Server]:
     with open_server(folder) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -16,7 +16,7 @@ from fspo.comparisons.suite import Suite
 METHODS: dict[str, dict[str, Any]] = {
     "fspo": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"},
     "fspo zero": {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "zero"},
-    "adaptive": {"name": "fspo_adaptive", "clip_rate": 0.1},
+    "adaptive": {"name": "fspo", "clip_rate": 0.1, "drift": "bounded"},
     "gspo": {"name": "gspo", "clip_low": 3e-3, "clip_high": 4e-3},
     "rloo": {"name": "rloo"},
     "grpo": {"name": "grpo"},

@@ -78,9 +78,7 @@ class Reader:
         """What a command prints; it must succeed."""
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         more = {"PATH": path, "FSPO_CACHE": str(self.folder / "cache"), "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            command, cwd=self.folder, env=os.environ | more, capture_output=True, text=True, timeout=500
-        )
+        done = subprocess.run(command, cwd=self.folder, env=os.environ | more, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 2 -m helpers.trl_runs MODEL OUT BATCH ACCUMULATION
 
-trains with each objective of SPLIT and saves the weights to OUT/OBJECTIVE.pt. Model, loss, optimiser and processes are
+trains with each objective of SPLIT and saves the weights to OUT/NAME.pt. Model, loss, optimiser and processes are
 real; only the sampler is replaced, through TRL's own `rollout_func`.
 """
 
@@ -22,9 +22,11 @@ from datasets import Dataset
 from fspo.engines.trl import FSPOConfig, FSPOTrainer
 
 GROUP, LIMIT, EOS = 4, 12, 2
-SPLIT: dict[str, dict[str, Any]] = {
-    "fspo": {"clip_rate": 0.3, "drift": "kl"}, "fspo_adaptive": {"c_high": 0.04}, "dapo": {},
-}  # fmt: skip
+SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
+    "fspo": ("fspo", {"clip_rate": 0.3, "drift": "kl"}),
+    "bounded": ("fspo", {"clip_rate": 0.1, "drift": "bounded", "c_high": 0.04}),
+    "dapo": ("dapo", {}),
+}
 
 
 def prompts(count: int = 16) -> Dataset:
@@ -64,15 +66,15 @@ def trainer(model: Any, out: Path | str, cls: type = FSPOTrainer, config: type =
 
 def split_runs(model: str, out: Path, batch: int, accumulation: int) -> None:
     """Six updates on three rollouts of 16 answers, each update with all of them."""
-    for objective, parameters in SPLIT.items():
+    for name, (objective, parameters) in SPLIT.items():
         run = trainer(
-            model, out / objective, objective=objective, objective_args=parameters, max_steps=6, num_iterations=2,
+            model, out / name, objective=objective, objective_args=parameters, max_steps=6, num_iterations=2,
             per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation,
         )  # fmt: skip
         run.train()
         if run.accelerator.is_main_process:
             state = {"weights": run.accelerator.unwrap_model(run.model).state_dict(), "log": run.state.log_history}
-            torch.save(state, out / f"{objective}.pt")
+            torch.save(state, out / f"{name}.pt")
 
 
 if __name__ == "__main__":

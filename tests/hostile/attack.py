@@ -66,6 +66,7 @@ def scene(secret: str) -> Iterator[dict[str, Any]]:
                 "task": str(task), "private": str(private), "unix": str(folder / "socket"), "abstract": abstract,
                 "port": servers[0].getsockname()[1], "shm": key, "posix": memory.name,
                 "victims": [victim.pid for victim in victims], "host": os.uname().nodename, "again": False,
+                "uid": os.getuid(),
             }  # fmt: skip
             assert all(victim.poll() is None for victim in victims), "a process of the host was killed"
             assert task.read_text().count(secret) == 1, "a file of the host was changed"

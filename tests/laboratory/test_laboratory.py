@@ -98,7 +98,7 @@ def test_a_rollout_is_the_autograd_of_the_objective_over_all_responses(
 ) -> None:
     objective, problem = fspo.objectives.get(name, **parameters), replace(SMALL, graded=graded)
     regime = Regime(updates=4, step=0.4, jitter=0, deviation=deviation)
-    found = laboratory.run(problem, objective, theta0, regime)
+    rollout = laboratory.run(problem, objective, theta0, regime)
     everything, theta, rates = Enumeration(problem, theta0, deviation), theta0, []
     size = 0.0
     for _ in range(regime.updates):
@@ -106,9 +106,9 @@ def test_a_rollout_is_the_autograd_of_the_objective_over_all_responses(
         size = size or total
         rates.append(rate)
         theta = theta + regime.step * gradient / size
-    assert found.theta == pytest.approx(theta, rel=1e-10)
-    assert found.clip_rate == pytest.approx(np.mean(rates[1:]), abs=1e-12)
-    assert found.clip_rate > 0.01, "clipping must have acted"
+    assert rollout.theta == pytest.approx(theta, rel=1e-10)
+    assert rollout.clip_rate == pytest.approx(np.mean(rates[1:]), abs=1e-12)
+    assert rollout.clip_rate > 0.01, "clipping must have acted"
 
 
 @pytest.mark.parametrize("name", ["fspo", "rloo", "luspo", "gspo", "length_family"])
@@ -146,12 +146,13 @@ def test_moments_agree_with_sampling(name: str) -> None:
 
 def size_on_policy(problem: Problem, objective: Objective, theta: np.ndarray) -> float:
     """The root mean square of a response's gradient, which is the laboratory's unit."""
-    weighting, found = objective.weighting(problem.lengths, Totals(1, 1, 0.0)), problem.outcomes(theta)
+    weighting, outcomes = objective.weighting(problem.lengths, Totals(1, 1, 0.0)), problem.outcomes(theta)
     assert weighting is not None
-    factor = np.broadcast_to(weighting.scale * weighting.gain, problem.lengths.shape)[found.kind]
-    advantage = found.reward - problem.rewards(theta)[found.kind]
-    norms = factor * advantage * problem.scores(found, theta) * np.linalg.norm(problem.features, axis=1)[found.kind]
-    return math.sqrt(problem.weights @ problem.expected(found, norms**2))
+    factor = np.broadcast_to(weighting.scale * weighting.gain, problem.lengths.shape)[outcomes.kind]
+    advantage = outcomes.reward - problem.rewards(theta)[outcomes.kind]
+    features = np.linalg.norm(problem.features, axis=1)[outcomes.kind]
+    norms = factor * advantage * problem.scores(outcomes, theta) * features
+    return math.sqrt(problem.weights @ problem.expected(outcomes, norms**2))
 
 
 @settings(max_examples=15)
@@ -185,8 +186,8 @@ def test_a_problem_by_hand_and_by_differences(length: int, graded: bool) -> None
     assert problem.value(theta) == pytest.approx(p * p + p * (1 - p) / length, rel=1e-10)
     difference = (problem.value(theta + 1e-5) - problem.value(theta - 1e-5)) / 2e-5
     assert problem.gradient(theta) == pytest.approx([difference], rel=1e-6)
-    found = problem.outcomes(theta)
-    assert problem.expected(found, np.ones_like(found.reward)) == pytest.approx([1.0], abs=1e-10)
+    outcomes = problem.outcomes(theta)
+    assert problem.expected(outcomes, np.ones_like(outcomes.reward)) == pytest.approx([1.0], abs=1e-10)
 
 
 def test_the_optimum_is_the_best_of_a_grid() -> None:
@@ -246,9 +247,9 @@ def test_losses_do_not_depend_on_a_constant_and_vanish_without_clipping() -> Non
     # One update on-policy: the delta method by hand.
     once = laboratory.losses(problem, unclipped(), Regime(updates=1))
     theta = problem.optimum()
-    found = problem.outcomes(theta)
-    advantage = found.reward - problem.rewards(theta)[found.kind]
-    second = problem.weights @ problem.expected(found, (advantage * problem.scores(found, theta)) ** 2)
+    outcomes = problem.outcomes(theta)
+    advantage = outcomes.reward - problem.rewards(theta)[outcomes.kind]
+    second = problem.weights @ problem.expected(outcomes, (advantage * problem.scores(outcomes, theta)) ** 2)
     curvature = (problem.gradient(theta + 1e-4) - problem.gradient(theta - 1e-4))[0] / 2e-4
     assert once.noise == pytest.approx(second / (2 * abs(curvature)), rel=1e-4)
     with pytest.raises(ValueError, match="problems of one parameter, not 2"):

@@ -29,8 +29,8 @@ def simulate(
     return torch.tensor(-(sigma**2) / 2 * L + sigma * np.sqrt(L) * noise), torch.tensor(L)
 
 
-def adaptive(name: str = "fspo_adaptive", c: float = 0.2, **parameters: Any) -> LogBand:
-    objective = fspo.objectives.get(name, **{"clip_rate": 0.1, "c_low": c, "c_high": c} | parameters)
+def adaptive(name: str = "fspo", c: float = 0.2, drift: str = "bounded", **parameters: Any) -> LogBand:
+    objective = fspo.objectives.get(name, clip_rate=0.1, c_low=c, c_high=c, drift=drift, **parameters)
     assert isinstance(objective, LogBand)
     return objective
 

@@ -13,7 +13,7 @@ from fspo.objectives import Objective, Responses, Totals
 from helpers.custom_objective import Mine
 
 SIGMA = 0.02
-ADAPTIVE = ("fspo_adaptive", "fspo_auto", "fspo_gate")
+ADAPTIVE = ("fspo_auto", "fspo_gate")
 
 
 def simulated(n: int, seed: int = 0, signed: bool = True) -> Responses:
@@ -44,18 +44,18 @@ def test_which_objectives_have_a_range() -> None:
 @pytest.mark.parametrize("name", SCALABLE)
 def test_at_a_clip_rate_the_objective_clips_that_share(name: str, signed: bool, rate: float) -> None:
     rows = simulated(3000, signed=signed)
-    found = fspo.objectives.get(name).at_clip_rate(rows, rate)
-    assert found.objective is not None, found.note
-    assert found.accepted is not None
-    lost = 1 - found.accepted[rows.has_gradient]
+    at = fspo.objectives.get(name).at_clip_rate(rows, rate)
+    assert at.objective is not None, at.note
+    assert at.accepted is not None
+    lost = 1 - at.accepted[rows.has_gradient]
     assert lost.mean() == pytest.approx(rate, abs=2e-3)
-    assert found.objective.name == name
+    assert at.objective.name == name
     if name in ADAPTIVE:  # it learns its band: the parameter is the rate itself
-        assert found.objective.clip_parameters["clip_rate"] == pytest.approx(rate if not signed else 2 * rate, abs=0.02)
+        assert at.objective.clip_parameters["clip_rate"] == pytest.approx(rate if not signed else 2 * rate, abs=0.02)
         return
     if signed:  # by the surrogate, with the parameters that were found
-        again = fspo.objectives.accepted(found.objective, rows)
-        assert np.abs(again - found.accepted)[rows.has_gradient].mean() < 1e-3
+        again = fspo.objectives.accepted(at.objective, rows)
+        assert np.abs(again - at.accepted)[rows.has_gradient].mean() < 1e-3
 
 
 def test_notes_in_the_place_of_a_range() -> None:

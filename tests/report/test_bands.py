@@ -53,8 +53,9 @@ def test_the_band_comes_from_the_last_metrics_or_the_configuration(tmp_path: Pat
     other = {"drift": -0.001, "c_low": 0.02, "c_high": 0.05}
     rewrite(folder, [line.model_copy(update=other) for line in run.metrics])
     assert level_of(load(folder)) == pytest.approx((-0.001, 0.02, 0.05))
-    assert level_of(configure(folder, {"name": "fspo_adaptive"})) == pytest.approx((-0.001, 0.02, 0.05))  # as learnt
-    assert "fspo_adaptive (c_low = 0.02, c_high = 0.05" in checked(write(folder)).text
+    learnt = configure(folder, {"name": "fspo", "clip_rate": 0.1, "drift": "bounded"})
+    assert level_of(learnt) == pytest.approx((-0.001, 0.02, 0.05))
+    assert "fspo (c_low = 0.02, c_high = 0.05" in checked(write(folder)).text
     unrecorded = dict.fromkeys(other)  # as an engine writes them that does not record the band
     rewrite(folder, [line.model_copy(update=unrecorded) for line in run.metrics])
     run = configure(folder, {"name": "fspo", "c_low": 0.03, "c_high": 0.03, "drift": "kl"})

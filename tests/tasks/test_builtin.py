@@ -159,16 +159,16 @@ def flips(spec: dict[str, Any], split: str = "train", count: int = 4000) -> list
     return [(e.difficulty, task.score(e, e.answer) == 0.0) for e in examples]
 
 
-def assert_rate(found: list[bool], chance: float) -> None:
-    low, high = binomtest(sum(found), len(found)).proportion_ci(0.999, "wilson")
-    assert low <= chance <= high, (sum(found), len(found), chance)
+def assert_rate(flipped: list[bool], chance: float) -> None:
+    low, high = binomtest(sum(flipped), len(flipped)).proportion_ci(0.999, "wilson")
+    assert low <= chance <= high, (sum(flipped), len(flipped), chance)
 
 
 def test_noise_flips_rewards_at_its_rate_whatever_the_size() -> None:
-    found = flips({"noise": 0.2})
-    assert_rate([flipped for _, flipped in found], 0.2)
-    for d in {d for d, _ in found}:
-        assert_rate([flipped for e, flipped in found if e == d], 0.2)
+    rewards = flips({"noise": 0.2})
+    assert_rate([flipped for _, flipped in rewards], 0.2)
+    for d in {d for d, _ in rewards}:
+        assert_rate([flipped for e, flipped in rewards if e == d], 0.2)
     task = tasks.get({"name": "sort", "noise": 0.2})
     wrong = [task.score(task.example("train", i), "no") for i in range(2000)]
     assert set(wrong) == {0.0, 1.0}
@@ -176,10 +176,10 @@ def test_noise_flips_rewards_at_its_rate_whatever_the_size() -> None:
 
 
 def test_noise_by_length_grows_from_nothing_to_its_value() -> None:
-    found = flips({"noise_by_length": 0.4}, count=8000)
-    assert not any(flipped for d, flipped in found if d == 0)
-    for d in {d for d, _ in found} - {0.0}:
-        assert_rate([flipped for e, flipped in found if e == d], 0.4 * d)
+    rewards = flips({"noise_by_length": 0.4}, count=8000)
+    assert not any(flipped for d, flipped in rewards if d == 0)
+    for d in {d for d, _ in rewards} - {0.0}:
+        assert_rate([flipped for e, flipped in rewards if e == d], 0.4 * d)
     both = flips({"noise": 0.1, "noise_by_length": 0.4}, count=8000)
     assert_rate([flipped for d, flipped in both if d == 0], 0.1)
     assert_rate([flipped for d, flipped in both if d == 1], 0.5)

@@ -121,12 +121,9 @@ def test_scores_are_in_order(rewards: Rewards) -> None:
 def test_a_batch_that_is_given_up_does_not_mix_up_the_next(rewards: Rewards) -> None:
     task = rewards("reward")
     examples = [task.example("train", i) for i in range(4)]
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with Scorer(task) as scorer:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
-            scorer.score(examples, ["quarter_second"] * 4)
-        signal.signal(signal.SIGALRM, before)
+            scorer.score(examples, ["interrupt_the_trainer", "good", "good", "good"])
         assert scorer.score(examples, ["binary"] * 4) == [Score(0.5)] * 4
 
 

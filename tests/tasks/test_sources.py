@@ -95,28 +95,28 @@ def judged() -> list[dict[str, Any]]:
 def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_path: Path) -> None:
     rows = judged()
     path = write(tmp_path / "m.jsonl", [{"question": str(i), "answer": row["reference"]} for i, row in enumerate(rows)])
-    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path, "suffix": ""})
+    task = tasks.get({"name": "helpers.rewards:Patient", "path": path, "eval_path": path, "suffix": ""})
     examples = [task.example("eval", i) for i in range(len(rows))]
     asked = [rows[int(example.prompt)] for example in examples]
     completions, wanted = [row["answer"] for row in asked], [float(row["right"]) for row in asked]
     with Scorer(task, timeout=600) as scorer:
         assert [score.value for score in scorer.score(examples, completions)] == wanted
-        found: list[Score] = []
-        thread = threading.Thread(target=lambda: found.extend(scorer.score(examples, completions)))
+        scores: list[Score] = []
+        thread = threading.Thread(target=lambda: scores.extend(scorer.score(examples, completions)))
         thread.start()
         thread.join()
-        assert [score.value for score in found] == wanted
+        assert [score.value for score in scores] == wanted
     assert not scorer.failures
 
 
 def test_math_verify_is_right_in_a_thread_of_this_process() -> None:
     """With its own time limits, which are signals, every right answer would fail (verl#5635)."""
-    found: list[bool] = []
+    verdicts: list[bool] = []
     rows = judged()
-    thread = threading.Thread(target=lambda: found.extend(equal(row["reference"], row["answer"]) for row in rows))
+    thread = threading.Thread(target=lambda: verdicts.extend(equal(row["reference"], row["answer"]) for row in rows))
     thread.start()
     thread.join()
-    assert found == [row["right"] for row in rows]
+    assert verdicts == [row["right"] for row in rows]
 
 
 def test_references() -> None:
@@ -131,7 +131,7 @@ def test_references() -> None:
 @pytest.mark.parametrize(("name", "size"), [("gsm8k_test", 1319), ("math500", 500), ("aime24", 30)])
 def test_public_sets_score_their_own_solutions(name: str, size: int, shared: Path) -> None:
     path = str(shared / f"{name}.jsonl")
-    task = tasks.get({"name": f"jsonl:{path}", "eval_path": path})
+    task = tasks.get({"name": "helpers.rewards:Patient", "path": path, "eval_path": path})
     assert task.size("eval") == size
     examples = [task.example("eval", i) for i in range(size)]
     with Scorer(task, timeout=600) as scorer:

@@ -142,7 +142,8 @@ def test_an_answer_has_one_budget_of_processor_time(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(signal, "setitimer", counted)
     monkeypatch.setattr(verify, "SECONDS", 0.2)
-    monkeypatch.setattr(verify, "_math_verify", lambda: (lambda text: [text], endless))
+    monkeypatch.setattr(verify, "_parsed", lambda text: [text])  # which would keep what it reads for the tests after
+    monkeypatch.setattr(verify, "_math_verify", lambda: (None, endless))
     listed = ", ".join(f"(x+{k})^{{1000}}" for k in range(12))
     assert not equal(listed, f"\\boxed{{{listed.replace('x', 'y')}}}")
     assert not equal("x = 5 + y", "\\boxed{x = y + 5 = 5 + z = 5 + y - 0}")
@@ -159,6 +160,7 @@ def test_plain_numbers_need_no_sympy(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not equal(number + "1", text)
 
 
+@pytest.mark.usefixtures("slow_machine")
 def test_an_unreadable_reference_is_named() -> None:
     with pytest.raises(ValueError, match="correct that row"):
         equal("", "\\boxed{x+1}")

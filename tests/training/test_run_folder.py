@@ -26,7 +26,8 @@ from fspo.training.loop import train
 from fspo.training.stopping import RunInterruptedError, RunWriteError, writing
 from helpers.processes import Listener, fingerprint
 
-STALE = ["rollout.staleness=1", "objective=fspo_adaptive", "log.cosine=2", "steps=5", "checkpoint.every=100"]
+STALE = ["rollout.staleness=1", "objective={name: fspo, clip_rate: 0.1, drift: bounded}", "log.cosine=2", "steps=5",
+         "checkpoint.every=100"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def killed(small: list[str], folder: Path, operation: int) -> subprocess.Complet
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # 21 processes, each of which imports torch, and as many resumed runs
+@pytest.mark.timeout(12_000)  # 21 processes, each of which imports torch, and as many resumed runs
 def test_twenty_kills(small: list[str], tmp_path: Path) -> None:
     """Each run is killed at a file operation between its first and its last one, then resumed to the end."""
     whole = killed(small, tmp_path / "whole", 0)

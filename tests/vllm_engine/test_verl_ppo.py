@@ -31,7 +31,7 @@ STEPS, PROMPTS, SAMPLES, UPDATES = 3, 8, 4, 2
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),
-    pytest.mark.timeout(1500),  # each takes minutes on two quiet cores
+    pytest.mark.timeout(12_000),  # each takes minutes on two quiet cores
 ]
 
 # What verl needs on a machine without accelerators, beside the platform.
@@ -105,7 +105,7 @@ def train(folder: Path, run: Path, config: Path, settings: list[str], more: dict
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HYDRA_FULL_ERROR": "1",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
-        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1200",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "12000",
     }  # fmt: skip
     output = run.with_suffix(".txt")
     with output.open("w") as file:
@@ -114,7 +114,7 @@ def train(folder: Path, run: Path, config: Path, settings: list[str], more: dict
             start_new_session=True,
         )  # fmt: skip
         try:
-            code = trainer.wait(timeout=1200)
+            code = trainer.wait(timeout=12_000)
         finally:
             if trainer.poll() is None:
                 trainer.kill()
