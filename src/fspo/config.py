@@ -173,7 +173,7 @@ class TrainConfig(Settings):
 
     model: ModelConfig = ModelConfig()
     task: Any = Field({"name": "walk", "down": True}, description="a task, a table of its parameters, or a list")
-    objective: dict[str, Any] = Field({"name": "fspo"}, description="name and parameters of the objective")
+    objective: dict[str, Any] = Field({"name": objectives.DEFAULT}, description="name and parameters of the objective")
     advantage: str = Field("rloo", description="how rewards become advantages")
     processes: int = Field(0, ge=0, description="processes that share the work; 0 chooses by model and cores")
     steps: int = Field(60, ge=1, description="rollouts to train on")

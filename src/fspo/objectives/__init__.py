@@ -69,6 +69,9 @@ OBJECTIVES: Registry[Objective] = Registry(
 
 ALIASES = {"bnpo": "ppo"}
 
+DEFAULT = "fspo_auto"
+"""The objective of a run that names none, on every engine: it needs no range, and old answers do not break it."""
+
 LENGTH_LAWS = ("fspo", "gspo", "rloo")
 """The objectives that clip whole responses by a width of their own in L: sqrt(L), L and constant."""
 

@@ -43,7 +43,8 @@ class FSPOConfig(GRPOConfig):
     _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["objective_args"]  # noqa: RUF005
 
     objective: str = field(
-        default="fspo", metadata={"help": "Name of the objective (`fspo methods` lists them) or module:Class."}
+        default=objectives.DEFAULT,
+        metadata={"help": "Name of the objective (`fspo methods` lists them) or module:Class."},
     )
     objective_args: dict | str | None = field(  # type: ignore[type-arg]  # TRL's parser knows no parameters of dict
         default=None, metadata={"help": "Parameters of the objective."}

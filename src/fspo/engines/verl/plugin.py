@@ -45,7 +45,7 @@ class PolicyLoss(PolicyLossConfig):
     _mutable_fields = PolicyLossConfig._mutable_fields | {"_actor"}
 
     loss_mode: str = "fspo"
-    objective: dict[str, Any] = field(default_factory=dict)  # its parameters, and its `name`; default fspo
+    objective: dict[str, Any] = field(default_factory=dict)  # its parameters, and its `name`
     updates: int = 0  # optimiser steps per rollout: ppo_epochs * train_batch_size / ppo_mini_batch_size
     records: str | None = None  # the run folder that is written, for `fspo report`
     checkpoints: str | None = None  # where verl resumes from: trainer.default_local_dir, or a global_step_N
@@ -87,7 +87,7 @@ class PolicyLoss(PolicyLossConfig):
                 "name of the objective as policy_loss.objective.name"
             )
         refuse_own_options(self.objective)
-        return objectives.get(**{"name": "fspo"} | self.objective)
+        return objectives.get(**{"name": objectives.DEFAULT} | self.objective)
 
     def actor(self, config: ActorConfig) -> _Actor:
         """The one actor that trains with these parameters in this process."""
@@ -137,7 +137,7 @@ class _Actor:
         writer = self.tracker.writer
         if writer is not None and not written:
             given = objective.model_dump(mode="json", exclude_unset=True)
-            name = policy.objective.get("name", "fspo")
+            name = policy.objective.get("name", objectives.DEFAULT)
             writer.describe({"objective": {"name": name, **given}, **known}, engine="verl")
 
     def loss(

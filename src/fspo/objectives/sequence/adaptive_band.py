@@ -12,15 +12,9 @@ each) it tracks
 
     log u  +=  step * (share outside on that side / (clip_rate / 2) - 1)
 
-The exponent h is given, or learnt too: responses that training has moved spread faster than sqrt(L), and a band of
-sqrt(L) then clips the long ones more. It rises while those outside the band are longer than the others, and falls while
-they are shorter, over all stalenesses:
-
-    h  +=  exponent_step * correlation(outside, log L),     L^h -> sqrt(M) (L / M)^h,   M  geometric mean length
-
-The objective's own c_low and c_high are hard caps at the length M, so that a wanted clip rate never means an unbounded
-move of the policy. The band of an update is what was known before it; `observe` is called once after it with the whole
-batch, so that micro-batches and ranks all use the same band.
+The objective's own c_low and c_high are hard caps, so that a wanted clip rate never means an unbounded move of the
+policy. The band of an update is what was known before it; `observe` is called once after it with the whole batch, so
+that micro-batches and ranks all use the same band.
 """
 
 from __future__ import annotations
@@ -41,17 +35,11 @@ FLOOR = 1e-3
 
 
 class HalfWidths(NamedTuple):
-    """A band: the drift per token, and the half-widths below and above it in units of `width(L)`."""
+    """A band at one token: the drift per token, and the half-widths below and above it."""
 
     mu: float
     low: float
     high: float
-    exponent: float = 0.5
-    pivot: float = 1.0  # where a learnt exponent leaves the width at sqrt(L)
-
-    def width(self, lengths: Any, a: float = 0.0) -> Any:
-        """L^h of a given exponent, sqrt(M) (L / M)^h of a learnt one, for a band on S / L^a."""
-        return lengths ** (self.exponent - a) * self.pivot ** (0.5 - self.exponent)
 
 
 @dataclass
@@ -67,27 +55,23 @@ class _Tracked:
 
 @dataclass
 class BandTracker:
-    """Moving estimates of z by staleness, and of the exponent over all of them."""
+    """Moving estimates of z by staleness."""
 
-    exponent: float = 0.5  # h
-    learns_exponent: bool = False
     memory: int = 30  # updates that the moving averages remember
     step: float = 0.01  # of log u, for an update with nothing outside
-    exponent_step: float = 0.1
-    updates: int = 0
-    log_pivot: float = 0.0  # log M
     tracked: dict[int, _Tracked] = field(default_factory=dict)
 
     def half_widths(self, staleness: int, caps: tuple[float, float]) -> HalfWidths:
         """The measured drift, and the half-widths under these caps, that an update at this staleness will use."""
-        known, mu, low, high = self.tracked.get(staleness), 0.0, START, START
-        if known is not None:
-            mu, low, high = known.mu, known.sigma * known.u_low, known.sigma * known.u_high
-        return HalfWidths(mu, _held(low, caps[0]), _held(high, caps[1]), self.exponent, math.exp(self.log_pivot))
+        known = self.tracked.get(staleness)
+        if known is None:
+            return HalfWidths(0.0, *(_held(START, cap) for cap in caps))
+        low, high = known.sigma * known.u_low, known.sigma * known.u_high
+        return HalfWidths(known.mu, _held(low, caps[0]), _held(high, caps[1]))
 
     def observe(
         self, log_ratio: Tensor, lengths: Tensor, staleness: int, *, used: HalfWidths, clip_rate: float,
-        caps: tuple[float, float],
+        caps: tuple[float, float], exponent: float,
     ) -> None:  # fmt: skip
         """Learn from the whole batch of an update that used these half-widths around `used.mu`."""
         S, L = torch.stack([log_ratio, lengths.to(log_ratio.dtype)]).detach().cpu().double()
@@ -96,7 +80,7 @@ class BandTracker:
             raise ValueError("observe needs finite log-ratios")
         if not len(S):
             return
-        width = used.width(L)
+        width = L**exponent
         z = (S - used.mu * L) / width
         drift = float(S.sum() / L.sum())
         # From the mean size, not the mean square, of z: a few outliers must not set the scale.
@@ -104,15 +88,9 @@ class BandTracker:
         u = NormalDist().inv_cdf(1 - clip_rate / 2)
         known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, u, u))
         if known.updates:  # the first band was a guess: what fell outside it says nothing about u
-            below, above = (z < -used.low).double(), (z > used.high).double()
-            known.u_low = self._stepped(known.u_low, known.sigma, 2 * float(below.mean()) / clip_rate - 1, caps[0])
-            known.u_high = self._stepped(known.u_high, known.sigma, 2 * float(above.mean()) / clip_rate - 1, caps[1])
-            if self.learns_exponent:
-                moved = self.exponent + self.exponent_step * _correlation(below + above, L.log())
-                self.exponent = min(1.0, max(0.0, moved))
-        if self.learns_exponent:
-            self.updates += 1
-            self.log_pivot += max(1 / self.memory, 1 / self.updates) * (float(L.log().mean()) - self.log_pivot)
+            below, above = float((z < -used.low).double().mean()), float((z > used.high).double().mean())
+            known.u_low = self._stepped(known.u_low, known.sigma, 2 * below / clip_rate - 1, caps[0])
+            known.u_high = self._stepped(known.u_high, known.sigma, 2 * above / clip_rate - 1, caps[1])
         known.updates += 1
         weight = max(1 / self.memory, 1 / known.updates)
         known.mu += weight * (drift - known.mu)
@@ -125,19 +103,10 @@ class BandTracker:
         return u * math.exp(self.step * excess)
 
     def state_dict(self) -> dict[str, Any]:
-        tracked = {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
-        return {"exponent": self.exponent, "updates": self.updates, "log_pivot": self.log_pivot, "tracked": tracked}
+        return {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in state["tracked"].items()}
-        self.exponent, self.updates, self.log_pivot = (state[key] for key in ("exponent", "updates", "log_pivot"))
-
-
-def _correlation(x: Tensor, y: Tensor) -> float:
-    """Of two columns; 0 where one of them is constant."""
-    x, y = x - x.mean(), y - y.mean()
-    size = float((x.square().sum() * y.square().sum()).sqrt())
-    return float((x * y).sum()) / size if size > 0 else 0.0
+        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in state.items()}
 
 
 def _held(c: float, cap: float) -> float:

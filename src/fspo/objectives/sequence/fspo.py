@@ -15,18 +15,14 @@ Which drift: `zero`, as in the paper's later versions, unless responses have tho
 is no longer small beside c sqrt(L) and `bounded` follows it. `kl`, as in the paper's first version, only near
 on-policy: training lowers the probability of its own responses, and a band centred on the falling mean no longer
 limits the update. The band, the drift and the dual clip are the paper's (the value of its dual clip is not public);
-the bound on the drift, other exponents H and a band learnt for a wanted clip rate are this project's.
+the bound on the drift, the exponent H and a band learnt for a wanted clip rate are this project's.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pydantic import Field
 
 from fspo.objectives.sequence.length_family import Exponents, LogBand
-
-Exponent = Annotated[float, Field(ge=0, le=1)] | Literal["learnt"]
 
 
 class FSPO(LogBand):
@@ -38,14 +34,8 @@ class FSPO(LogBand):
     summary = "sequence sum, clipped in log space to mu L ± c sqrt(L): every length at the same rate"
     clip_fields = ("c_low", "c_high", "drift", "exponent")
 
-    exponent: Exponent = Field(
-        0.5, description="H of the band's width c L^H; 0 is a fixed range; learnt is 1/2 until clip_rate moves it"
-    )
-
-    @property
-    def learns_exponent(self) -> bool:
-        return self.learns and self.exponent == "learnt"
+    exponent: float = Field(0.5, ge=0, le=1, description="H of the band's width c L^H; 0 is a fixed range")
 
     @property
     def exponents(self) -> Exponents:
-        return Exponents(0.0, 0.5 if self.exponent == "learnt" else self.exponent, 0.0)
+        return Exponents(0.0, self.exponent, 0.0)

@@ -2,9 +2,9 @@
 
     J = mean_i min( exp(k (S - m)) A , exp(k (clamp(S, mu L - b, mu L + b) - m)) A ) / (k R)
 
-    w = sigma u L^h,     b = w, at most c L^h,     k = min(1, log W / w),     m = (1 - k) mu L
+    w = sigma u sqrt(L),     b = min(w, c sqrt(L)),     k = min(1, log W / w),     m = (1 - k) mu L
 
-w   half-width that leaves clip_rate outside at every length, with sigma, u and h learnt online (`adaptive_band.py`)
+w   half-width that leaves clip_rate outside, with sigma and u learnt online (`adaptive_band.py`)
 b   half-width of the band: w under the hard caps c_low and c_high
 W   largest weight at w            mu  drift per token, bounded            R  mean length
 
@@ -23,33 +23,31 @@ from pydantic import Field
 
 from fspo.objectives.batch import Totals
 from fspo.objectives.clipping import Weighting
-from fspo.objectives.sequence.fspo import FSPO, Exponent
-from fspo.objectives.sequence.length_family import Above, Below, Drift, Rate
+from fspo.objectives.sequence.fspo_gate import FSPOGate
+from fspo.objectives.sequence.length_family import Exponents
 
 NO_CAPS = (math.inf, math.inf)
 
 
-class FSPOAuto(FSPO):
-    """FSPO with a learnt band; its weight exp(S) is tempered where it would spread beyond W."""
+class FSPOAuto(FSPOGate):
+    """`fspo_gate`'s learnt band; weight exp(S), tempered where it would spread beyond W."""
 
     name = "fspo_auto"
     label = "FSPO auto"
     color = 6
     summary = "FSPO with a band learnt from the data and a weight held in 1/W .. W at any length; nothing to tune"
 
-    c_low: Below = 0.1
-    c_high: Above = 0.1
-    clip_rate: Rate | None = Field(0.1, description="wanted share outside the band; null for a fixed one")
-    drift: Drift = Field("bounded", description="mu, as in fspo")
-    exponent: Exponent = Field("learnt", description="h of the band's width, as in fspo")
     largest_weight: float = Field(3.0, gt=1, description="W: weight at the edge of what S spreads, at any length")
+
+    @property
+    def exponents(self) -> Exponents:
+        return Exponents(0.0, 0.5, 0.0)
 
     def weighting(self, lengths: Any, totals: Totals) -> Weighting:
         k, centre = self._tempering(lengths, 0), self.band(lengths, totals).centre
         return Weighting(k, np.exp(-k * (1 - k) * centre) / k / self.reference(None))
 
     def _tempering(self, lengths: Any, staleness: int) -> Any:
-        """k, from the half-widths before the caps."""
-        learnt = self._tracker.half_widths(staleness, NO_CAPS)
-        widths = learnt if self.learns else self.half_widths(Totals(1, 1, 0.0), staleness)
-        return 1 / (widths.high / math.log(self.largest_weight) * widths.width(lengths)).clip(1.0)
+        """k from the learnt half-width, before the caps."""
+        c = self._tracker.half_widths(staleness, NO_CAPS).high if self.learns else self.c_high
+        return 1 / (c / math.log(self.largest_weight) * lengths**0.5).clip(1.0)

@@ -13,7 +13,7 @@ from fspo.objectives.sequence.length_family import Exponents, LogBand
 
 
 class FSPORoot(LogBand):
-    """FSPO's band, with the ratio of the root of the length."""
+    """FSPO's band with the ratio exp(S / sqrt(L))."""
 
     name = "fspo_root"
     label = "FSPO root"

@@ -24,7 +24,7 @@ whose norm is near sqrt(L) as well. So
 | `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
 | `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
 | `fspo_gate`    | 1/2 | 1/2 | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
-| `fspo_auto`    | 0   | h   | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
+| `fspo_auto`    | 0   | 1/2 | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
 
 R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
 the mean length of the batch, or 1 for the published members.
@@ -82,7 +82,7 @@ class SequenceClip(Objective):
         return math.inf
 
     def reference(self, totals: Totals | None) -> float:
-        """R, or 1 where it is known only with a batch and there is none."""
+        """Reference length R; 1 if R is the batch mean and there is no batch."""
         return 1.0
 
     def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
@@ -110,9 +110,10 @@ class SequenceClip(Objective):
 
     def _bounds(self, lengths: Any, widths: HalfWidths, a: float) -> Band:
         """The band on S / L^a at each of `lengths`."""
-        width = widths.width(lengths, a)
-        dual = self.dual_width * widths.high * width if math.isfinite(self.dual_width) else math.inf
-        return Band(widths.mu * lengths ** (1 - a), widths.low * width, widths.high * width, dual)
+        mu, low, high = widths
+        width = lengths ** (self.exponents.band - a)
+        dual = self.dual_width * high * width if math.isfinite(self.dual_width) else math.inf
+        return Band(mu * lengths ** (1 - a), low * width, high * width, dual)
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:
         """What an update's metrics say about its band."""
@@ -128,7 +129,7 @@ class RatioRange(SequenceClip):
     clip_high: float = Field(ge=0, description="the ratio is clipped above 1 + clip_high")
 
     def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
-        return HalfWidths(0.0, *log_range(self.clip_low, self.clip_high), self.exponents.band)
+        return HalfWidths(0.0, *log_range(self.clip_low, self.clip_high))
 
     def scaled(self, k: float) -> RatioRange:
         return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
@@ -157,10 +158,7 @@ class LogBand(SequenceClip):
         description="length at which a gradient has the size of a mean over tokens: mean of the batch, or tokens",
     )
 
-    _tracker: BandTracker = PrivateAttr()
-
-    def model_post_init(self, context: Any) -> None:
-        self._tracker = BandTracker(self.exponents.band, self.learns_exponent)
+    _tracker: BandTracker = PrivateAttr(default_factory=BandTracker)
 
     @model_validator(mode="after")
     def _bounded_by_c(self) -> LogBand:
@@ -175,11 +173,6 @@ class LogBand(SequenceClip):
     @property
     def learns(self) -> bool:
         return self.clip_rate is not None
-
-    @property
-    def learns_exponent(self) -> bool:
-        """Whether the exponent of the band is learnt with its half-widths."""
-        return False
 
     @property
     def dual_width(self) -> float:
@@ -202,22 +195,23 @@ class LogBand(SequenceClip):
         Beyond that lies training that moves its own responses, and a band centred there no longer limits the update.
         """
         if self.learns:
-            widths = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
+            measured, low, high = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
         else:
-            measured = totals.drift if self.estimates else 0.0
-            widths = HalfWidths(measured, self.c_low, self.c_high, self.exponents.band)
+            measured, low, high = totals.drift if self.estimates else 0.0, self.c_low, self.c_high
         if self.drift == "bounded":
-            furthest = widths.low * widths.low / 2
-            return widths._replace(mu=max(-furthest, min(furthest, widths.mu)))
+            furthest = low * low / 2
+            return HalfWidths(max(-furthest, min(furthest, measured)), low, high)
         if self.drift == "kl":
-            return widths
-        return widths._replace(mu=0.0 if self.drift == "zero" else self.drift)
+            return HalfWidths(measured, low, high)
+        return HalfWidths(0.0 if self.drift == "zero" else self.drift, low, high)
 
     def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
         if self.clip_rate is not None:
             used = self.half_widths(Totals(1, 1, 0.0), staleness)
-            caps = (self.c_low, self.c_high)
-            self._tracker.observe(log_ratio, lengths, staleness, used=used, clip_rate=self.clip_rate, caps=caps)
+            self._tracker.observe(
+                log_ratio, lengths, staleness, used=used, clip_rate=self.clip_rate, caps=(self.c_low, self.c_high),
+                exponent=self.exponents.band,
+            )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         return self._tracker.state_dict() if self.learns else {}
@@ -227,7 +221,7 @@ class LogBand(SequenceClip):
             return super().load_state_dict(state)
         try:
             self._tracker.load_state_dict(state)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"not a state of {self.name}: {error}") from None
 
     def scaled(self, k: float) -> LogBand:
@@ -237,12 +231,11 @@ class LogBand(SequenceClip):
         return self.model_copy(update={"drift": mu})
 
     def recorded(self, metrics: Mapping[str, Any]) -> LogBand:
-        names = ("c_low", "c_high", "drift", "exponent")
-        known = {name: metrics[name] for name in names if metrics.get(name) is not None}
+        known = {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
         return self._fixed(**known) if "c_low" in known else self.model_copy(update=known)
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
-        """Learnt bounds are quantiles of z, so that what is clipped is decided by rank: no range has to be found."""
+        """A learnt band is a quantile of z, so the clip rate is set directly."""
         if not self.learns:
             return super().at_clip_rate(rows, clip_rate)
         z = (rows.log_ratio - rows.mu * rows.lengths) / rows.lengths**self.exponents.band
@@ -258,9 +251,7 @@ class LogBand(SequenceClip):
         return self.model_copy(update={"clip_rate": None, **parameters})
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:
-        at_one = widths.width(1.0)
-        band = {"drift": widths.mu, "c_low": widths.low * at_one, "c_high": widths.high * at_one}
-        return band | ({"exponent": widths.exponent} if self.learns_exponent else {})
+        return {"drift": widths.mu, "c_low": widths.low, "c_high": widths.high}
 
 
 class LengthFamily(LogBand):
