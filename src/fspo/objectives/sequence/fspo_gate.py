@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fspo.objectives.sequence.length_family import Above, Below, Drift, Exponents, LogBand, Rate
+from fspo.objectives.sequence.length_family import Above, Below, Drift, Exponents, LogBand
 
 
 class FSPOGate(LogBand):
@@ -28,7 +28,7 @@ class FSPOGate(LogBand):
 
     c_low: Below = 0.1
     c_high: Above = 0.1
-    clip_rate: Rate | None = Field(0.1, description="wanted share outside the band; null for a fixed one")
+    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
     drift: Drift = Field("bounded", description="mu, as in fspo")
 
     @property

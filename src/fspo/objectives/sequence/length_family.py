@@ -49,7 +49,6 @@ from fspo.tensors import Tensor
 
 Below = Annotated[float, Field(ge=0, description="half-width below the drift; with clip_rate the largest")]
 Above = Annotated[float, Field(ge=0, description="half-width above the drift; with clip_rate the largest")]
-Rate = Annotated[float, Field(gt=0, lt=1)]
 Drift = Literal["zero", "kl", "bounded"] | float
 ReferenceLength = Annotated[float, Field(gt=0)] | Literal["mean"]
 
@@ -142,8 +141,8 @@ class LogBand(SequenceClip):
 
     c_low: Below = 0.05
     c_high: Above = 0.05
-    clip_rate: Rate | None = Field(
-        None, description="wanted share outside the band, learnt online by staleness; null for a fixed band"
+    clip_rate: float | None = Field(
+        None, gt=0, lt=1, description="wanted share outside the band, learnt online by staleness; null for a fixed band"
     )
     drift: Drift = Field(
         "zero",
