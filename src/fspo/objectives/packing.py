@@ -39,7 +39,7 @@ class Packing:
             ids, counts = torch.unique_consecutive(segment_ids, return_counts=True)
         else:
             starts = torch.as_tensor(cu_seqlens).long()
-            counts = starts.diff()
+            counts = starts.diff() if starts.dim() == 1 else starts
             if starts.dim() != 1 or len(starts) < 2 or int(starts[0]) or int(starts[-1]) != tokens or counts.min() < 0:
                 raise ValueError(
                     f"cu_seqlens must rise from 0 to {tokens}, the number of tokens, not {starts.tolist()}"
@@ -87,7 +87,9 @@ def laid_out(
     """Per-token inputs of any form: padded as they are; a list or flat ones as flat trained tokens, with a packing."""
     logprobs = tokens["logprobs"]
     if isinstance(logprobs, list | tuple) and all(isinstance(row, torch.Tensor) for row in logprobs):
-        lengths = [len(row) for row in logprobs]
+        if segment_ids is not None or cu_seqlens is not None:
+            raise ValueError("a list of log-probs says where a response ends: leave segment_ids and cu_seqlens out")
+        lengths = [row.numel() for row in logprobs]
         cu_seqlens = [0, *itertools.accumulate(lengths)]
         tokens = {name: _joined(name, rows, lengths) for name, rows in tokens.items()}
         mask = _joined("mask", mask, lengths)
@@ -106,6 +108,10 @@ def laid_out(
 def _joined(name: str, rows: Any, lengths: list[int]) -> Any:
     if not isinstance(rows, list | tuple):
         return rows
+    for row in rows:
+        if not isinstance(row, torch.Tensor) or row.dim() != 1:
+            kind = tuple(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
+            raise ValueError(f"{name} must be a list of flat tensors (L,), one per response, not of {kind}")
     if [len(row) for row in rows] != lengths:
         raise ValueError(f"{name} has sequences of other lengths than logprobs: give one value per token")
     return torch.cat(list(rows)) if rows else torch.zeros(0)
