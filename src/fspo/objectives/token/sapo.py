@@ -51,11 +51,9 @@ class SAPO(Objective):
         gate = (ratio - 1).mul_(batch.to_tokens(tau)).sigmoid_()
         gate = batch.hide_(gate)
         # The gate's slope is 4 g (1 - g) times the ratio; sums and products in place, so that few tensors are held.
-        if batch.packing is None:
-            accepted = batch.row_sum(gate, hidden=True) - torch.einsum("bt,bt->b", gate, gate)
-        else:
-            accepted = batch.row_sum(gate.addcmul(gate, gate, value=-1))
-        accepted = (4 * accepted / batch.lengths).clamp(0, 1)
+        square = torch.einsum("bt,bt->b", gate, gate) if batch.packing is None else gate * gate
+        kept = batch.row_sum(gate, hidden=True) - square if batch.packing is None else batch.row_sum(gate - square)
+        accepted = (4 * kept / batch.lengths).clamp(0, 1)
         slope = ratio.mul_(gate)
         slope = slope.addcmul_(slope, gate, value=-1).mul_(batch.to_tokens(4 * A))
         return Surrogate(gate.mul_(batch.to_tokens(4 / tau * A)), accepted, batch.share(capped), slope=slope)
