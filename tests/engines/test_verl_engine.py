@@ -28,7 +28,7 @@ from fspo.engines.verl.plugin import PolicyLoss
 from fspo.engines.verl.run import OPEN, collect
 from fspo.model import loading as models
 from fspo.objectives import Mismatch, Objective, Totals
-from fspo.runs import Evaluated, Metrics, load, read_lines
+from fspo.runs import Evaluated, Metrics, RunWarning, load, read_lines
 from helpers.batches import Inputs, assert_equal, random_batch
 from helpers.cpu_platform import environment, worker
 from helpers.custom_objective import HALVED
@@ -178,6 +178,12 @@ def test_neither_a_call_under_no_grad_nor_a_batch_without_a_trained_token_is_rec
     loss, metrics = call(config, batch, batch.logprobs.requires_grad_())
     (gradient,) = torch.autograd.grad(loss, batch.logprobs)
     assert (loss.item(), bool(gradient.any()), metrics, tracker.step) == (0, False, {}, 2)
+
+
+def test_a_full_disk_does_not_stop_the_training(tmp_path: Path) -> None:
+    (tmp_path / "updates.jsonl").symlink_to("/dev/full")
+    with pytest.warns(RunWarning, match="cannot be written"):
+        assert len(train(actor("fspo", records=str(tmp_path)), torch.arange(ROWS), 1, ROWS)) == 6
 
 
 @pytest.mark.slow

@@ -367,7 +367,7 @@ def _metric(name: str, value: Any) -> float:
         Metrics(step=1, cut=None, **{name: float(value)})
     except (TypeError, ValueError, RuntimeError):
         shown = " ".join(repr(value).split())[:40]
-        raise ValueError(f"{name} = {shown} is no metric: give one number (whole for a count), or another name") from None
+        raise ValueError(f"{name} = {shown} is no metric: give a number (whole for a count), or another name") from None
     return float(value)
 
 
