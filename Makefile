@@ -105,10 +105,10 @@ test-engines: $(ENGINES)/.engines  ## verl's trainer and TRL with vLLM, on CPU
 # Other versions than those of constraints.txt: what differs, and the tests that it concerns. Each has an environment of
 # its own; the last two need the interpreter on the path, and verl does not install on the last one.
 VERSIONS ?= trl-1.15 verl-own python-3.12 python-3.13
-# TRL 1.15 has kernels only, which Triton interprets where there is no GPU.
+# TRL 1.15 has kernels only, which Triton interprets where there is no GPU; its asynchronous trainer packs in another way.
 version-trl-1.15: OTHER := trl==1.15.0 triton==3.9.0
 version-trl-1.15: export TRITON_INTERPRET := 1
-version-trl-1.15: TESTS := tests/engines/test_trl_engine.py
+version-trl-1.15: TESTS := tests/engines/test_trl_engine.py tests/engines/test_recorded.py -k 'not verl and not async'
 version-verl-own: OTHER := torch==2.11.0 transformers==5.9.0 verl==0.9.1
 version-verl-own: EXTRAS := train,verl,test
 version-verl-own: TESTS := tests/engines/test_verl_engine.py

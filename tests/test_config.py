@@ -29,12 +29,12 @@ class Riddles(tasks.Task):
 def test_there_is_one_set_of_defaults(tmp_path: Path) -> None:
     """What `fspo train` runs with no argument is what a library user gets."""
     assert read(None, []) == TrainConfig()
-    assert objectives.get(**TrainConfig().objective) == FSPO()
+    assert TrainConfig().objective == {"name": objectives.DEFAULT}
     RunWriter(tmp_path).describe(TrainConfig().model_dump(mode="json"), engine="local")
     assert read(tmp_path / "config.yaml", []) == TrainConfig()
 
 
-def test_the_default_objective_has_a_band_around_zero_and_a_dual_clip() -> None:
+def test_fspo_has_a_band_around_zero_and_a_dual_clip() -> None:
     assert (FSPO().c_low, FSPO().c_high, FSPO().drift, FSPO().dual) == (0.05, 0.05, "zero", 2.0)
     band = FSPO().band(4.0, objectives.Totals(1, 1, 0.0))
     assert (band.centre, band.below, band.above, band.dual) == pytest.approx((0.0, 0.1, 0.1, 0.2))
@@ -94,7 +94,7 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
         (["steps"], "the override 'steps' is not of the form key=value"),
         (["update.lrr=1"], "UpdateConfig has no parameter 'lrr'; did you mean 'lr'?"),
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
-        (["objective.c_low=-1"], "FSPO.c_low = -1"),
+        (["objective.c_low=-1"], "FSPOAuto.c_low = -1"),
         (["objective=3"], "3 is not an objective: write a name, or a table with a name"),
         (["advantage=rlo"], "there is no advantage 'rlo'; did you mean 'rloo'?"),
         (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),

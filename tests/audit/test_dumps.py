@@ -1,6 +1,6 @@
 """Dumps of other trainers, in exactly the shape that their code writes, are audited from their folder with no flag.
 
-The shapes are from the public sources named in docs/audit.md. Only verl's own writer can be called here.
+The shapes are from the public sources named in docs/audit.md. TRL's and verl's own writers are called.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import fspo
+from fspo.model import tiny
 from helpers.simulated_answers import known
 
 Answer = dict[str, Any]
@@ -100,7 +101,7 @@ def slime(folder: Path, answers: list[Answer]) -> None:
     for rollout, part in enumerate((answers[::2], answers[1::2])):
         samples = [
             {
-                "data_parallel_rank": 0, "sample_index": k, "rollout_position": k,
+                "data_parallel_rank": 0, "sample_index": k, "rollout_position": k if rollout else None,
                 "tokens": torch.zeros(PROMPT + a["length"], dtype=torch.long), "response_lengths": a["length"],
                 "total_lengths": PROMPT + a["length"], "rewards": a["advantage"], "truncated": 0,
                 "loss_masks": torch.ones(a["length"], dtype=torch.int),
@@ -160,6 +161,9 @@ def test_what_a_trainer_leaves_out(tmp_path: Path) -> None:
     changed(tmp_path / "nemo", lambda line: line | {"prev_logprobs": [[0.0] * len(line["prev_logprobs"][0])]})
     with pytest.raises(ValueError, match=r"step1.jsonl, row 1, column 'prev_logprobs' is empty"):
         fspo.audit(tmp_path / "nemo")
+    changed(tmp_path / "nemo", lambda line: line | {"prev_logprobs": "none" if line["idx"] == 3 else [[0.0]]})
+    with pytest.raises(ValueError, match=r"^[^\n]+step1.jsonl[^\n]+prev_logprobs of a line are no list of numbers$"):
+        fspo.audit(tmp_path / "nemo")
     changed(tmp_path / "prime", lambda line: {name: line[name] for name in line if name != "loss_mask"})
     with pytest.raises(ValueError, match=r"^[^\n]+unable to find column \"loss_mask\"[^\n]+$"):
         fspo.audit(tmp_path / "prime")
@@ -184,6 +188,13 @@ def test_trl_completions(tmp_path: Path) -> None:
     assert "Read as a dump of TRL." in audit.notes
     assert "No column is known as the reward: give --reward with one of accuracy_reward." in audit.notes
     assert all(row.reward is not None for row in fspo.audit(tmp_path, columns={"reward": "accuracy_reward"}).lengths)
+    trl, runs = pytest.importorskip("trl"), pytest.importorskip("helpers.trl_runs")  # TRL itself writes them
+    for part in tiny.build("1x32"):
+        part.save_pretrained(tmp_path / "model")
+    options = {"max_steps": 2, "log_completions": True}
+    runs.trainer(tmp_path / "model", tmp_path / "out", trl.GRPOTrainer, trl.GRPOConfig, **options).train()
+    audit = fspo.audit(tmp_path / "out")
+    assert ("Read as a dump of TRL." in audit.notes, audit.sampled) == (True, 16)
 
 
 def test_a_verl_rollout_dump(tmp_path: Path) -> None:
@@ -266,3 +277,4 @@ def test_which_ratio_it_is() -> None:
     assert asked.verdict == fspo.audit(expected(answers), mismatch=True).verdict
     del table["logprobs"]
     assert fspo.audit(table).mismatch is not None
+    assert "9 rows are too few, 30" in fspo.audit({name: values[:9] for name, values in table.items()}).verdict

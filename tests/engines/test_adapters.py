@@ -146,7 +146,8 @@ class ClippedPGLossFn:
 
 def nemo(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
     """As NeMo-RL calls a loss: full sequences, whose first token has no prediction, and the counts of the batch."""
-    loss = pickle.loads(pickle.dumps(adapters.NemoLoss(ClippedPGLossFn(0.1), name, **parameters)))
+    theirs = ClippedPGLossFn(0.1, use_importance_sampling_correction=True)  # as its asynchronous GRPO asks for
+    loss = pickle.loads(pickle.dumps(adapters.NemoLoss(theirs, name, **parameters)))
 
     def full(values: Tensor) -> Tensor:
         return torch.cat([torch.full_like(values[:, :1], 9), values], 1)
@@ -200,7 +201,7 @@ def slimes_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def slime(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
     """As slime calls a custom loss: per micro-batch, and Megatron divides the sum by the tokens of the batch."""
-    args = SimpleNamespace(**vars(SLIME), fspo={"name": name, **scale(name, batch), **parameters})
+    args = SimpleNamespace(**vars(SLIME), use_kl_loss=True, fspo={"name": name, **scale(name, batch), **parameters})
     total = logprobs.sum() * 0
     for part in HALVES:
         rows = batch[part]
@@ -355,14 +356,19 @@ TIS = SimpleNamespace(**dict.fromkeys(adapters.SKYRLS_OWN) | {"outlier_token_is_
 MADE_BY_UNSLOTH = type("FSPOTrainer", (type("UnslothGRPOTrainer", (), {}),), {})
 IGNORED: dict[str, Callable[[], Any]] = {
     "a datum has no mask": lambda: adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={})], []),
+    "a datum has no logprobs": lambda: adapters.TinkerLoss("fspo")([SimpleNamespace(loss_fn_inputs={"mask": 1})], []),
+    "data is empty": lambda: adapters.TinkerLoss("fspo")([], []),
     "set token_mean": lambda: skyrl_with(loss_reduction="sequence_mean"),
     "outlier_token_is_threshold_high.*give mismatch instead": lambda: skyrl_with(off_policy_correction=TIS),
     "Unsloth has replaced the loss": lambda: adapters.refuse_unsloth(MADE_BY_UNSLOTH),
     "give kl as well": lambda: adapters.NemoLoss(ClippedPGLossFn(0.1), "fspo"),
     "force_on_policy_ratio is for": lambda: adapters.NemoLoss(ClippedPGLossFn(force_on_policy_ratio=True), "fspo"),
+    "correction is for": lambda: adapters.NemoLoss(ClippedPGLossFn(use_importance_sampling_correction=True), "fspo"),
+    "nll_weight is for": lambda: adapters.NemoLoss(ClippedPGLossFn(positive_example_nll_weight=True), "fspo"),
     "counts the tokens of a batch after its loss": nemo_without_counts,
     "--calculate-per-token-loss": lambda: slime_with(calculate_per_token_loss=False),
     "use_tis is a setting": lambda: slime_with(use_tis=True),
+    "use_kl_loss is a setting": lambda: slime_with(use_kl_loss=True),
 }
 
 
@@ -377,12 +383,17 @@ def test_settings_of_a_trainer_that_would_be_ignored_are_refused(sentence: str) 
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [
-        ("fspo", {"clip_rate": 0.1}, "fspo learns its band.*set clip_rate to null and give c_low and c_high"),
+        (
+            "fspo",
+            {"clip_rate": 0.1},
+            "fspo learns its band.*set clip_rate to null and drift to zero or a number, and give",
+        ),
         ("fspo", {"drift": "kl"}, "fspo takes its drift from the whole batch.*give drift='zero' or a number"),
         ("fspo", {"drift": "bounded"}, "takes its drift"),
         ("fspo", {"kl": {"coef": 0.1}}, "kl needs ref_logprobs, which this hook does not have"),
         ("gspo", {}, "gspo is a mean over responses.*give mean_length"),
         ("fspo_root", {}, "give mean_length"),
+        ("fspo", {"mean_length": -5}, "mean_length = -5 must be a positive number"),
         ("fspo", {"reference_length": 100}, "give mean_length"),
     ],
 )

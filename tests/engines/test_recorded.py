@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 import torch
 from torch import Tensor
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, SFTTrainer
 
 import fspo
-from fspo.engines.trl import recorded
+from fspo.engines.trl import FSPOTrainer, recorded
 from fspo.runs import load, read_lines
 from fspo.runs.schema import Metrics
 from helpers.async_grpo import async_inputs, async_trainer, forward
@@ -108,12 +108,14 @@ def test_what_trls_loss_clips_is_what_its_settings_say(
     inputs = run._prepare_inputs(next(iter(run.get_train_dataloader())))
     shape = inputs["completion_mask"].shape
     inputs["old_per_token_logps"] = -4 + 0.01 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"] - 0.01
     logprobs = (-4 + 0.01 * torch.randn(shape, generator=torch.Generator().manual_seed(1))).requires_grad_()
     computed = logprobs, torch.zeros(shape), None
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", lambda *_, **__: computed)
     loss = run._compute_loss(run.model, inputs)
     run.recorder.flush()
     rows = pl.read_parquet(tmp_path / "fspo" / "records")
+    assert rows["mismatch"].to_list() == pytest.approx([0.01 * L for L in rows["length"]], rel=1e-3)
     if not rule:
         assert rows["accepted"].null_count() == 16
         return
@@ -129,6 +131,12 @@ def test_what_trls_loss_clips_is_what_its_settings_say(
         objective = fspo.objectives.get(rule)
         out = objective(logprobs, inputs["old_per_token_logps"], inputs["advantages"], mask)
         torch.testing.assert_close(torch.tensor(rows["accepted"].to_list()), out.accepted.detach())
+
+
+@pytest.mark.parametrize("trainer", [int, SFTTrainer, FSPOTrainer, recorded(GRPOTrainer)])
+def test_what_cannot_be_recorded_is_refused(trainer: type) -> None:
+    with pytest.raises(ValueError, match=r"recorded takes GRPOTrainer, .* or a subclass without records, not <class"):
+        recorded(trainer)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

@@ -164,7 +164,7 @@ def test_training_leaves_metrics_and_records(model: Path, tmp_path: Path) -> Non
     assert set(written["truncated"]) == {True, False}
     assert written.filter(pl.col("truncated"))["length"].unique().to_list() == [12]
 
-    assert recorded.objective["name"] == "fspo"
+    assert recorded.objective["name"] == fspo.objectives.DEFAULT
     assert recorded.config["trl"]["learning_rate"] == 1e-3
     assert recorded.facts.engine == "trl"
     assert [line.step for line in recorded.metrics] == [1, 2, 3]

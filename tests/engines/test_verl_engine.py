@@ -28,7 +28,7 @@ from fspo.engines.verl.plugin import PolicyLoss
 from fspo.engines.verl.run import OPEN, collect
 from fspo.model import loading as models
 from fspo.objectives import Mismatch, Objective, Totals
-from fspo.runs import Evaluated, Metrics, load, read_lines
+from fspo.runs import Evaluated, Metrics, RunWarning, load, read_lines
 from helpers.batches import Inputs, assert_equal, random_batch
 from helpers.cpu_platform import environment, worker
 from helpers.custom_objective import HALVED
@@ -174,6 +174,12 @@ def test_neither_a_call_under_no_grad_nor_a_batch_without_a_trained_token_is_rec
     assert (loss.item(), bool(gradient.any()), metrics, tracker.step) == (0, False, {}, 2)
 
 
+def test_a_full_disk_does_not_stop_the_training(tmp_path: Path) -> None:
+    (tmp_path / "updates.jsonl").symlink_to("/dev/full")
+    with pytest.warns(RunWarning, match="cannot be written"):
+        assert len(train(actor("fspo", records=str(tmp_path)), torch.arange(ROWS), 1, ROWS)) == 6
+
+
 @pytest.mark.slow
 def test_two_ranks_give_the_same_updates_as_one(tmp_path: Path) -> None:
     """Real processes on gloo; verl averages their gradients and losses."""
@@ -211,7 +217,7 @@ def test_layouts_in_which_ranks_differ_are_refused_before_the_first_update(name:
     settings: dict[str, Any] = {name: LAYOUTS[name], "max_seqlen_per_dp_cp_rank": 64}
     batch = random_batch(0)
     for stateless in (False, True):
-        policy = PolicyLoss(updates=2, stateless=stateless)
+        policy = PolicyLoss(updates=2, stateless=stateless, objective={"name": "fspo"})
         config = McoreActorConfig(
             rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, megatron=McoreEngineConfig(**settings)
         )
@@ -326,8 +332,8 @@ def test_advantages_are_ours(name: str) -> None:
         ({"loss_mode": "fspo.measure:gspo"}, "needs policy_loss.records"),
         ({"loss_mode": "fspo.measure:gsop", "records": "run"}, "Unsupported loss mode: gsop"),
         ({"stateless": True, "records": "run"}, "leave policy_loss.records out"),
-        ({"stateless": True, "objective": {"clip_rate": 0.1}}, "keeps no state: set clip_rate"),
-        ({"stateless": True, "objective": {"drift": "kl"}}, "give drift='zero' or a number"),
+        ({"stateless": True}, "fspo_auto learns its band.* keeps no state: set clip_rate"),
+        ({"stateless": True, "objective": {"name": "fspo", "drift": "kl"}}, "give drift='zero' or a number"),
     ],
 )
 def test_parameters_are_checked_when_they_are_given(settings: dict[str, Any], sentence: str) -> None:

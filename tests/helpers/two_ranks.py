@@ -19,7 +19,7 @@ from fspo import objectives, tasks
 from fspo.config import read
 from fspo.model.answers import Answers
 from fspo.model.loading import Policy, load
-from fspo.runs.recorder import Update
+from fspo.runs.recorder import Recorder, Update
 from fspo.tasks.scoring import Scorer
 from fspo.training.collect import collect
 from fspo.training.evaluate import evaluate
@@ -105,7 +105,11 @@ def compared(options: list[str], team: Team) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    early = Recorder(folder / "before", rule="gspo")
     dist.init_process_group("gloo", init_method=f"file://{folder.resolve()}/meeting", rank=rank, world_size=2)
+    for recorder in (early, Recorder(folder / "after", rule="gspo")):
+        recorder.record(torch.full((3, 4), 0.1 + rank), torch.zeros(3, 4), torch.ones(3), torch.ones(3, 4))
+        assert (recorder.writer is None) == (rank == 1)
     team = ProcessTeam()
     results = {name: compared(options, team) for name, options in CASES.items()}
     if team.is_main:

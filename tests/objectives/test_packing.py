@@ -84,15 +84,16 @@ def test_tokens_may_have_advantages_of_their_own(name: str) -> None:
     torch.testing.assert_close(objective(*flat, cu_seqlens=cu).loss, theirs.loss)
 
 
-def test_a_response_without_tokens_counts_in_a_packed_batch() -> None:
-    objective = fspo.objectives.get("fspo")
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_response_without_tokens_counts_in_a_packed_batch(empty: int) -> None:
+    objective, lengths = fspo.objectives.get("fspo"), [2, 1]
+    lengths.insert(empty, 0)
     logprobs, old = torch.tensor([-1.0, -1.1, -0.9]), torch.tensor([-1.0, -1.0, -1.0])
-    advantages = torch.tensor([1.0, 5.0, -1.0])
-    out = objective(logprobs, old, advantages, cu_seqlens=[0, 2, 2, 3])
-    mask = torch.tensor([[True, True], [False, False], [True, False]])
-    table = [torch.tensor([[x[0], x[1]], [0.0, 0.0], [x[2], 0.0]]) for x in (logprobs, old)]
+    advantages, mask = torch.tensor([1.0, 5.0, -1.0]), torch.arange(2) < torch.tensor(lengths).unsqueeze(-1)
+    out = objective(logprobs, old, advantages, cu_seqlens=[0, *torch.tensor(lengths).cumsum(0).tolist()])
+    table = [torch.zeros(3, 2).masked_scatter(mask, x) for x in (logprobs, old)]
     torch.testing.assert_close(out.loss, objective(table[0], table[1], advantages, mask).loss)
-    assert out.lengths.tolist() == [2, 0, 1]
+    assert out.lengths.tolist() == lengths
     assert out.metrics["empty"] == 1
 
 
@@ -108,6 +109,10 @@ def test_a_response_without_tokens_counts_in_a_packed_batch() -> None:
         ({"segment_ids": torch.tensor([0, 1, 0, 1])}, "segment_ids come back to a response"),
         ({"logprobs": LISTS[0], "old_logprobs": LISTS[1]}, "old_logprobs has sequences of other lengths than logprobs"),
         ({"cu_seqlens": [0, 2, 4], "ref_logprobs": torch.zeros(3)}, r"ref_logprobs has the shape \(3,\)"),
+        ({"cu_seqlens": 4}, "cu_seqlens must rise from 0 to 4, the number of tokens, not 4"),
+        ({"logprobs": LISTS[0], "old_logprobs": LISTS[0], "cu_seqlens": [0, 2, 4]}, "leave segment_ids and cu_seqlens"),
+        ({"logprobs": [torch.zeros(1, 3)] * 2}, r"logprobs must be a list of flat tensors .* not of \(1, 3\)"),
+        ({"logprobs": [torch.zeros(())] * 2}, r"logprobs must be a list of flat tensors .* not of \(\)"),
     ],
 )
 def test_bad_packing_is_one_clear_sentence(arguments: dict[str, Any], sentence: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -136,6 +135,7 @@ def test_a_step_that_cannot_be_written_is_counted_and_warned_about_once(tmp_path
         closed = [recorder.close(step) for step in (1, 2, 3)]
     assert [(metrics.step, metrics.updates) for metrics in closed] == [(1, 1), (2, None), (3, None)]
     assert (recorder.lost, len(caught)) == (3, 1)
+    assert pl.read_parquet(tmp_path / "records").height == 2, "rows are written before their metrics"
 
 
 # --- any loss -------------------------------------------------------------------------------------------------------
@@ -242,6 +242,9 @@ def test_one_line_and_a_later_run_in_the_same_folder(tmp_path: Path) -> None:
     fspo.Recorder(tmp_path, rule="gspo").record(new, old, A, mask)
     assert [line.step for line in read_lines(tmp_path, Metrics)] == [1]
     assert pl.read_parquet(tmp_path / "records").height == 11
+    with pytest.warns(RunWarning, match=r"two recorders write to|keeps \{'rule': 'gspo'.* of its first call") as caught:
+        again = [fspo.record(tmp_path, new, old, A, mask, rule="ppo") for _ in range(2)]
+    assert len(again) == len(caught) == 2
 
 
 def test_nothing_stops_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,28 +296,40 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
     assert pl.read_parquet(tmp_path / "records").height == 40 * 11
 
 
+def test_what_the_recorder_refuses_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="learns its band"):
+        fspo.Recorder(tmp_path, rule="fspo_auto")
+    with pytest.raises(ValueError, match="updates = 0"):
+        fspo.Recorder(tmp_path, updates=0)
+
+
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("options", "sentence"),
     [
-        (lambda folder: fspo.Recorder(folder, rule=fspo.objectives.get("fspo", clip_rate=0.1)), "learns its band"),
-        (lambda folder: fspo.Recorder(folder, updates=0), "updates = 0"),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"rewrad": []}), "cannot have 'rewrad'"),
-        (
-            lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), columns={"reward": [1.0]}),
-            "reward has 1 values",
-        ),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), accepted=[1.0]), "accepted has 1 values"),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), step=3), "counts the steps itself"),
-        (
-            lambda folder: fspo.Recorder(folder).record(*loss_inputs(0), sampler_logprobs=torch.ones(12)),
-            "sampler_logprobs",
-        ),
-        (lambda folder: fspo.Recorder(folder).record(*loss_inputs(0)[:3]), "padded log-probs need a mask"),
+        ({"columns": {"rewrad": []}}, "cannot have 'rewrad'"),
+        ({"columns": {"reward": [1.0]}}, "reward has 1 values"),
+        ({"columns": {"task": [1] * 12}}, "the column task must hold String or None, not int"),
+        ({"accepted": [1.0]}, "accepted has 1 values"),
+        ({"accepted": [None, 1]}, "accepted must hold numbers"),
+        ({"step": 3}, "counts the steps itself"),
+        ({"groups": 2.5}, "groups = 2.5 is no metric"),
+        ({"warnings": 3}, "warnings = 3 is no metric"),
+        ({"sampler_logprobs": torch.ones(12)}, "sampler_logprobs"),
+        ({"mask": None}, "padded log-probs need a mask"),
+        ({"advantages": None}, "advantages is None"),
     ],
 )
-def test_what_the_recorder_refuses_at_once(make: Callable[[Path], Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        make(tmp_path)
+def test_a_refused_record_leaves_nothing_behind(
+    options: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch: dict[str, Any] = dict(zip(("logprobs", "old_logprobs", "advantages", "mask"), loss_inputs(0), strict=True))
+    monkeypatch.chdir(tmp_path)
+    recorder = fspo.Recorder("run", rule="gspo")
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(ValueError, match=rf"^[^\n]*{sentence}[^\n]*$"):
+        recorder.record(**batch | options)
+    recorder.record(**batch)
+    assert [line.rows for line in read_lines(tmp_path / "run", Metrics)] == [11]
 
 
 # --- the files of a run folder, as they are cut and merged when a run goes on ---------------------------------------

@@ -18,6 +18,7 @@ import pytest
 from fspo import objectives, runtime, settings
 from fspo.config import read
 from fspo.objectives import OBJECTIVES
+from fspo.runs import Metrics, read_lines
 from fspo.training import processes
 from fspo.training.processes import Team
 from helpers import processes as command
@@ -110,6 +111,8 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     output = (tmp_path / "output").open("w+")
     ranks = [subprocess.Popen([*command, rank], env=environment, stdout=output, stderr=output) for rank in "01"]
     assert [rank.wait() for rank in ranks] == [0, 0], (tmp_path / "output").read_text()
+    for name in ("before", "after"):  # a recorder that was made then, and has the rows of both
+        assert [line.rows for line in read_lines(tmp_path / name, Metrics)] == [6]
     results = json.loads((tmp_path / "result.json").read_text())
     assert len(results) >= 14
     for name, result in results.items():

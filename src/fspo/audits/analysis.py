@@ -153,6 +153,8 @@ class Analysis:
                 "no log-probs here, so clipping cannot be audited. Log these columns, one row per answer: length, "
                 "log_ratio (the sum of log pi - log pi_old, or logprobs and old_logprobs), advantage, accepted"
             )
+        if self.roles.mismatch:
+            return f"log-probs of sampler and trainer: {self.has_gradient.sum()} rows are too few, {FEW} are needed"
         report = own if attribute is None else attribute
         if report is not None and own is not None and self._inverted():
             name = self.roles.columns["accepted"]

@@ -45,6 +45,8 @@ def _prime_rl(schema: pl.Schema) -> list[pl.Expr]:
 def _nemo_rl(schema: pl.Schema) -> list[pl.Expr]:
     """Every value is the first of its batch. NeMo-RL writes zeros for old log-probs that it did not compute."""
     first = {name: pl.col(name).list.first() for name, kind in schema.items() if isinstance(kind, pl.List)}
+    if "prev_logprobs" not in first:
+        raise pl.exceptions.SchemaError("the prev_logprobs of a line are no list of numbers")
     first["prev_logprobs"] = pl.when(first["prev_logprobs"].list.min() < 0).then(first["prev_logprobs"])
     first["token_loss_mask"] = pl.col("token_loss_mask").list.first() * first.get("sample_loss_mask", 1)
     if "filtered_rewards" in first:  # those of the answers; `rewards` has all that were sampled
@@ -76,7 +78,7 @@ def slime(path: Path) -> pl.DataFrame:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
         samples, rewards = dict(payload)["samples"], payload.get("raw_reward")
-        position = [sample.get("rollout_position", k) for k, sample in enumerate(samples)]
+        position = [k if (at := sample.get("rollout_position")) is None else at for k, sample in enumerate(samples)]
         table: dict[str, list[Any]] = {
             name: [_plain(sample[name]) for sample in samples]
             for name in ("log_probs", "rollout_log_probs", "loss_masks", "advantages", "truncated")

@@ -44,7 +44,7 @@ def fixed(objective: str | Objective, gives: Sequence[str] = (), **parameters: A
     name = objective.name
     if objective.learns:
         raise ValueError(f"{name} learns its band from update to update, and this hook keeps no state: set clip_rate "
-                         "to null and give c_low and c_high")  # fmt: skip
+                         "to null and drift to zero or a number, and give c_low and c_high")  # fmt: skip
     if objective.estimates:
         raise ValueError(f"{name} takes its drift from the whole batch, and this hook sees a part of it: give "
                          "drift='zero' or a number")  # fmt: skip
@@ -64,6 +64,8 @@ def per_token(objective: Objective, mean_length: float | None) -> Totals:
     if mean_length is None and not token_mean:
         raise ValueError(f"{objective.name} is a mean over responses, and this trainer divides by tokens: give "
                          "mean_length, the tokens of a typical response")  # fmt: skip
+    if mean_length is not None and not (isinstance(mean_length, int | float) and 0 < mean_length < float("inf")):
+        raise ValueError(f"mean_length = {mean_length!r} must be a positive number: the tokens of a typical response")
     return Totals(1 / (mean_length or 1.0), 1.0)
 
 
@@ -173,12 +175,13 @@ class TinkerLoss:
 
     def __call__(self, data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         """A mean over the data. `mask` says which target tokens are trained, as in the cookbook's data."""
-        if any("mask" not in datum.loss_fn_inputs for datum in data):
-            raise ValueError("a datum has no mask in loss_fn_inputs: leave the cookbook's mask of sampled tokens in")
-        columns = [
-            [datum.loss_fn_inputs[key].to_torch() for datum in data] for key in ("logprobs", "advantages", "mask")
-        ]
-        out = loss_of(self.objective, logprobs, columns[0], columns[1], columns[2], None)
+        if not data:
+            raise ValueError("data is empty: give all sequences of the optimiser step")
+        for key in (keys := ("mask", "logprobs", "advantages")):
+            if any(key not in datum.loss_fn_inputs for datum in data):
+                raise ValueError(f"a datum has no {key} in loss_fn_inputs: leave the cookbook's {', '.join(keys)} in")
+        columns = [[datum.loss_fn_inputs[key].to_torch() for datum in data] for key in keys]
+        out = loss_of(self.objective, logprobs, columns[1], columns[2], columns[0], None)
         return out.loss, shown(out)
 
 
@@ -241,7 +244,7 @@ class PackedLoss:
 
 def refuse_unsloth(trainer: type) -> None:
     """Unsloth generates a trainer whose `compute_loss` is its own loss and whose log-probs have no gradient."""
-    if any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in trainer.__mro__):
+    if any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in getattr(trainer, "__mro__", ())):
         raise ValueError(
             "Unsloth has replaced the loss of TRL's trainer with its own, so that no objective would be used: "
             "train without unsloth"
@@ -256,9 +259,10 @@ class NemoLoss:
 
     def __init__(self, theirs: Any, objective: str = "fspo", **parameters: Any) -> None:
         self.objective = fixed(objective, ("sampler_logprobs", "ref_logprobs"), **parameters)
-        for name in ("use_importance_sampling_correction", "force_on_policy_ratio"):
-            if getattr(theirs, name, False):
-                raise ValueError(f"{name} is for NeMo-RL's own loss: set it to false; mismatch is for the sampler")
+        own = () if self.objective.mismatch else ("use_importance_sampling_correction",)
+        for name in (*own, "force_on_policy_ratio", "positive_example_nll_weight"):
+            if getattr(theirs, name, None):
+                raise ValueError(f"{name} is for NeMo-RL's own loss: leave it out; mismatch is for the sampler")
         if theirs.reference_policy_kl_penalty and self.objective.kl is None:
             raise ValueError("reference_policy_kl_penalty is a setting of NeMo-RL's own loss: give kl as well")
         self.theirs, self.input_type, self.loss_type = theirs, theirs.input_type, theirs.loss_type
@@ -302,12 +306,12 @@ def slime_loss(args: Any, batch: Mapping[str, Any], logits: Tensor, _: Any) -> t
 
     if not args.calculate_per_token_loss or mpu.get_context_parallel_world_size() > 1:
         raise ValueError("this loss needs --calculate-per-token-loss, and responses that no context parallelism splits")
-    for setting in ("use_kl_loss", "use_tis", "use_opsm", "entropy_coef"):
-        if getattr(args, setting, False):
-            raise ValueError(f"{setting} is a setting of slime's own loss: leave it out, fspo has kl and mismatch")
     parameters = dict(getattr(args, "fspo", {}))
     name, mean_length = parameters.pop("name", "fspo"), parameters.pop("mean_length", None)
     objective = fixed(name, ("ref_logprobs", "sampler_logprobs"), **parameters)
+    for setting in ("use_kl_loss", "use_tis", "use_opsm", "entropy_coef"):
+        if getattr(args, setting, False) and not (setting == "use_kl_loss" and objective.kl):  # loads the reference
+            raise ValueError(f"{setting} is a setting of slime's own loss: leave it out, fspo has kl and mismatch")
     _, tokens = theirs.get_log_probs_and_entropy(
         logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
         response_lengths=batch["response_lengths"], **theirs.get_rollout_top_p_logprob_kwargs(args, batch),

@@ -107,7 +107,7 @@ class Batch:
             l = masked(l, mask)
             S, lengths = l.sum(-1), row_count(mask)
         else:
-            S, lengths = packing.sum(l), packing.counts()
+            S, lengths = packing.sum(l), packing.counts
             if advantages.shape not in (S.shape, l.shape):
                 raise ValueError(f"advantages must have the shape ({len(S)},), not {tuple(advantages.shape)}")
         lengths, advantages = lengths.to(S.dtype), advantages.detach().to(S.dtype)
@@ -136,7 +136,11 @@ class Batch:
     @property
     def token_advantages(self) -> Tensor:
         """One per token; of padded tokens (B, 1) where the tokens of a response share one."""
-        return self.advantages if self.by_token else self.spread(self.advantages)
+        return self.to_tokens(self.advantages)
+
+    def to_tokens(self, values: Tensor) -> Tensor:
+        """Values in the shape of the advantages as `token_advantages` are."""
+        return values if self.by_token else self.spread(values)
 
     @property
     def row_advantages(self) -> Tensor:
@@ -166,7 +170,6 @@ class Batch:
             if self.packing is None:
                 assert self.mask is not None
                 return row_count(tokens & self.mask) / self.lengths
-            tokens = tokens.to(self.lengths.dtype)
         return self.row_sum(tokens) / self.lengths
 
     def share_(self, tokens: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class Mismatch(Settings):
             assert mask is not None
             d, lengths = masked(d, mask), mask.sum(-1)
         else:
-            lengths = packing.counts()
+            lengths = packing.counts
         lengths = lengths.clamp(min=1)
         low = d.new_tensor(math.log(self.low) if self.low else -math.inf)
         high = d.new_tensor(math.log(self.high))

@@ -29,15 +29,17 @@ def pessimistic(
     high: Tensor | float,
     cap: float,
     dual: Tensor | float = math.inf,
+    spread: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> Clip:
     """exp of `log_ratio`, clamped where that makes the objective smaller, as in PPO.
 
     `low`, `high` and `dual` are in log space. `dual` bounds the exponent where A < 0 (dual clip); `cap` bounds it
-    everywhere, because the pessimistic rule alone leaves it unbounded for A < 0.
+    everywhere, because the pessimistic rule alone leaves it unbounded for A < 0. `spread` takes bounds of the shape of
+    `advantages` to that of `log_ratio`.
     """
     infinite = advantages.new_tensor(torch.inf)
-    lower = torch.where(advantages < 0, low, -infinite)
-    upper = torch.where(advantages > 0, high, torch.where(advantages < 0, dual, infinite))
+    lower = spread(torch.where(advantages < 0, low, -infinite))
+    upper = spread(torch.where(advantages > 0, high, torch.where(advantages < 0, dual, infinite)))
     exponent = torch.clamp(log_ratio, lower, upper.clamp(max=cap))
     with torch.no_grad():
         accepted, capped = exponent == log_ratio, (log_ratio > cap) & (upper > cap)

@@ -11,6 +11,7 @@ recorder.close(step=1)             after the last update of a rollout: writes th
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import os
 import threading
@@ -32,7 +33,7 @@ from fspo.objectives.objective import NEARLY_ALL
 from fspo.objectives.packing import laid_out
 from fspo.objectives.primitives import low_variance_kl
 from fspo.runs.folder import RunWarning, RunWriter
-from fspo.runs.rows import COLUMNS
+from fspo.runs.rows import COLUMNS, check_column
 from fspo.runs.schema import ClipBin, Cosine, Metrics, unscored_warnings
 from fspo.tensors import torch
 
@@ -133,7 +134,7 @@ class Recorder:
         self.rule = objectives.get(rule) if isinstance(rule, str) else rule
         if self.rule is not None and self.rule.learns:
             raise ValueError(f"{self.rule.name} learns its band, so a rule does not say what it clips: give accepted")
-        self.writer = folder if isinstance(folder, RunWriter) else writer_of_rank(folder)
+        self._folder = folder if folder is None or isinstance(folder, RunWriter) else Path(folder).absolute()
         self.bins, self.copies, self.optional, self.announces = bins, copies, optional, False
         self.per_rollout, self.per_update = updates, parts
         self.lost = 0  # steps that could not be written
@@ -151,6 +152,15 @@ class Recorder:
         self._known: dict[str, Any] = {}  # further metrics of the rollout
         self._must_cut = True  # the folder may hold lines of an earlier run from this step on
 
+    @functools.cached_property
+    def writer(self) -> RunWriter | None:
+        """Of the first rank, which is known when something is first written: ranks may be joined after this is made."""
+        dist = torch.distributed
+        if self._folder is None or isinstance(self._folder, RunWriter):
+            return self._folder
+        first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+        return RunWriter(self._folder) if first else None
+
     def describe(self, config: Mapping[str, Any], engine: str) -> None:
         """Write config.yaml, with the rule as the run's objective, and run.json."""
         if self.rule is not None:
@@ -158,7 +168,7 @@ class Recorder:
             config = {"objective": {"name": self.rule.name, **given}, **config}
         self._described = True
         if self.writer is not None:
-            with self._writing():
+            with self.writing():
                 self.writer.describe(config, engine=engine)
 
     # --- from the tensors of a loss -------------------------------------------------------------------------------
@@ -191,6 +201,7 @@ class Recorder:
             raise ValueError(f"columns cannot have {sorted(unknown)[0]!r}: they may have {', '.join(FURTHER)}")
         if "step" in known:
             raise ValueError("the recorder counts the steps itself: give start, the last step of an earlier run")
+        numbers = {name: _metric(name, value) for name, value in known.items()}
         if os.getpid() != self._process:
             return {}
         tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs,
@@ -208,7 +219,6 @@ class Recorder:
                 rows = {name: [] for name in rows}
             self._parts.append(rows)
             ended = len(self._parts) == self.per_update if last is None else last
-            numbers = {name: float(value) for name, value in known.items()}
             return loggable(self.end_update(**numbers)) if ended else {}
 
     def _rows(
@@ -216,7 +226,9 @@ class Recorder:
     ) -> dict[str, list[Any]]:
         """The rows of a micro-batch; none of one without a token, or whose log-probs or advantages are not finite."""
         nothing: dict[str, list[Any]] = {name: [] for name in (*OF_A_RESPONSE, *columns)}
-        given, mask = {name: _tensors(values) for name, values in given.items()}, _tensors(mask)
+        if missing := [name for name in ("logprobs", "old_logprobs", "advantages") if given[name] is None]:
+            raise ValueError(f"{missing[0]} is None: a record needs log-probs, old log-probs and advantages")
+        given, mask = {name: _tensors(name, values) for name, values in given.items()}, _tensors("mask", mask)
         logprobs, per_response = given["logprobs"], {}
         if not (sum(map(len, logprobs)) if isinstance(logprobs, list) else logprobs.numel()):
             return nothing
@@ -250,6 +262,8 @@ class Recorder:
             for name, values in {**columns, "accepted": accepted}.items():
                 if values is not None and len(values) != len(batch.lengths):
                     raise ValueError(f"{name} has {len(values)} values where there are {len(batch.lengths)} responses")
+                if name in columns:
+                    check_column(name, values)
             rows = response_rows(batch, accepted, sampler, self.rule, columns)
         if any(share is not None and abs(share - 0.5) > 0.501 for share in rows["accepted"]):
             self._warn("accepted", "accepted is not a share between 0 and 1: it is left out of the rows")
@@ -265,7 +279,7 @@ class Recorder:
         self._known |= known
         metrics = self._learn(columns) if columns["length"] else {}
         self.update += 1
-        if self.update == self.per_rollout:
+        if self.update >= self.per_rollout:
             self.flush()
             self.step, self.update, self._known = self.step + 1, 0, {}
         elif sum(len(u.columns["length"]) for u in self.updates) > MOST_ROWS:
@@ -287,6 +301,10 @@ class Recorder:
             return
         with self._lock:
             if self.updates:
+                if self._must_cut:
+                    _last[str(self._folder)] = id(self)  # it takes the folder over from an earlier recorder
+                elif self._folder is not None and _last.get(str(self._folder)) != id(self):
+                    self._warn("two", f"two recorders write to {self._folder}: make one, or give each its own folder")
                 self.written = self.close(self.step, cut=self._must_cut, **self._known)
                 self._must_cut = False
                 for kind, text in self.written.warnings.items() if self.announces else ():
@@ -300,22 +318,22 @@ class Recorder:
 
         With `cut`, what the folder has of this and of later steps is dropped first.
         """
-        values = known | (summarise(self.updates, self.bins) if self.updates else {})
+        updates, self.updates = self.updates, []
+        values = known | (summarise(updates, self.bins) if updates else {})
         metrics = Metrics(step=step, **values)
         metrics = metrics.model_copy(update={"warnings": warnings_of(metrics)})
-        updates, self.updates = self.updates, []
         if self.writer is not None:
-            with self._writing():
+            with self.writing():
                 if cut:
                     self.writer.cut(step - 1)
-                self.writer.append(metrics)
                 self.writer.rows(metrics.step, _table(updates, metrics.step))
+                self.writer.append(metrics)
                 for cosine in (u.cosine for u in updates if u.cosine is not None):
                     self.writer.append(cosine)
         return metrics
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -331,14 +349,28 @@ class Recorder:
             warnings.warn(text, RunWarning, stacklevel=3)
 
 
-def _tensors(values: Any) -> Any:
+def _tensors(name: str, values: Any) -> Any:
     """Arrays and lists of numbers as tensors; a list of sequences stays a list."""
-    if isinstance(values, list | tuple) and not (values and np.ndim(values[0]) == 0):
-        return [torch.as_tensor(row) for row in values]
-    return values if values is None else torch.as_tensor(values)
+    try:
+        if isinstance(values, list | tuple) and not (values and np.ndim(values[0]) == 0):
+            return [torch.as_tensor(row) for row in values]
+        return values if values is None else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must hold numbers: {str(error).splitlines()[0]}") from None
 
 
-_recorders: dict[str, Recorder] = {}
+def _metric(name: str, value: Any) -> float:
+    """A further metric as a number, where `Metrics` has a number of that name, or nothing."""
+    try:
+        Metrics(step=1, cut=None, **{name: float(value)})
+    except (TypeError, ValueError, RuntimeError):
+        shown = " ".join(repr(value).split())[:40]
+        raise ValueError(f"{name} = {shown} is no metric: give a number (whole for a count), or another name") from None
+    return float(value)
+
+
+_recorders: dict[str, tuple[Recorder, dict[str, Any]]] = {}  # of `record`, with the settings of the first call
+_last: dict[str, int] = {}  # the id of the recorder that began last in each folder
 
 
 def record(
@@ -359,9 +391,13 @@ def record(
     0.5
     """
     key = os.path.abspath(folder)
+    settings: dict[str, Any] = {"rule": rule, "updates": updates, "parts": parts}
     if key not in _recorders:
-        _recorders.setdefault(key, Recorder(folder, rule=rule, updates=updates, parts=parts))
-    return _recorders[key].record(*tensors, **more)
+        _recorders.setdefault(key, (Recorder(folder, **settings), settings))
+    recorder, first = _recorders[key]
+    if settings != first:
+        recorder._warn("other", f"{folder} keeps {first} of its first call: use another folder for {settings}")
+    return recorder.record(*tensors, **more)
 
 
 def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
@@ -533,11 +569,3 @@ def gather(parts: list[dict[str, list[Any]]], copies: int = 1) -> dict[str, list
     if not parts:
         raise RuntimeError("the update has no loss: record one before it is ended")
     return {name: [value for part in parts for value in part[name]] for name in parts[0]}
-
-
-def writer_of_rank(folder: str | Path | None) -> RunWriter | None:
-    """The writer of a run folder on the first rank; None on the others, and without a folder."""
-    import torch.distributed as dist
-
-    first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
-    return RunWriter(folder) if folder is not None and first else None

@@ -58,6 +58,15 @@ def table(columns: dict[str, list[Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: columns.get(name, [None] * count) for name in COLUMNS}, schema=COLUMNS)
 
 
+def check_column(name: str, values: Any) -> None:
+    """Refuse values that are not of the column's type."""
+    try:
+        pl.Series(name, values, COLUMNS[name])
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        kinds = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise ValueError(f"the column {name} must hold {COLUMNS[name]} or None, not {kinds}") from None
+
+
 def scan(paths: Sequence[Path]) -> pl.LazyFrame:
     """The needed columns of readable files, without rows that cannot be used or that an update left out."""
     wide = {"step": pl.Int64, "update": pl.Int64, "length": pl.Float64, "log_ratio": pl.Float64,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TRAINERS = ("GRPOTrainer", "RLOOTrainer", "AsyncGRPOTrainer")
 KNOWN = {"reward": "reward", "length": "completions/mean_length", "truncated": "completions/clipped_ratio"}
 """Metrics of the answers, and their names in TRL."""
 
@@ -31,6 +32,9 @@ def recorded(trainer: type[T], folder: str | None = None, rule: str | Objective 
     `rule` is the objective whose range the loss clips with; for TRL's own losses it is known from their settings.
     """
     refuse_unsloth(trainer)
+    bases = {base.__name__ for base in getattr(trainer, "__mro__", ())}
+    if not bases & set(TRAINERS) or bases & {"FSPOTrainer", "_Recorded"}:
+        raise ValueError(f"recorded takes {', '.join(TRAINERS)} or a subclass without records, not {trainer}")
     mixin = _Padded if hasattr(trainer, "_compute_loss") else _Packed
     return type(trainer.__name__, (mixin, trainer), {"records": folder, "rule": rule, "loss_of": trainer})
 

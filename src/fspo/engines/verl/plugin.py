@@ -134,11 +134,10 @@ class _Actor:
                     f"verl resumes from step {start} by {policy.checkpoints}, but {folder} has no state after that step"
                 )
             self.tracker.restore(state)
-        writer = self.tracker.writer
-        if writer is not None and not written:
+        if folder is not None and not written:
             given = objective.model_dump(mode="json", exclude_unset=True)
             name = policy.objective.get("name", objectives.DEFAULT)
-            writer.describe({"objective": {"name": name, **given}, **known}, engine="verl")
+            self.tracker.describe({"objective": {"name": name, **given}, **known}, engine="verl")
 
     def loss(
         self, logprobs: Tensor, old: Tensor, A: Tensor, mask: Tensor, info: dict[str, Any], weights: Tensor | None
@@ -159,7 +158,8 @@ class _Actor:
             return loss, {}
         metrics = self.tracker.end_update()
         if self.tracker.update == 0 and self.tracker.writer is not None:
-            self.tracker.writer.append(self.tracker.state())  # verl's checkpoints do not hold it
+            with self.tracker.writing():
+                self.tracker.writer.append(self.tracker.state())  # verl's checkpoints do not hold it
         return loss, {f"actor/fspo/{name}": value for name, value in self.loggable(metrics).items()}
 
     def ends(self, mask: Tensor, info: dict[str, Any]) -> bool:

@@ -41,9 +41,9 @@ class TokenClip(Objective):
 
     @no_grad
     def surrogate(self, batch: Batch) -> Surrogate:
-        A = batch.token_advantages
+        A, l = batch.advantages, batch.token_log_ratio
         _, low, high, dual = self.band(batch.lengths, batch.totals)
-        clip = pessimistic(batch.token_log_ratio, A, -low, high, self.exponent_cap, dual)
+        clip = pessimistic(l, A, -low, high, self.exponent_cap, dual, batch.to_tokens)
         accepted, capped = batch.share(clip.accepted), batch.share(clip.capped)
-        value = clip.ratio.mul_(A)
+        value = clip.ratio.mul_(batch.token_advantages)
         return Surrogate(value, accepted, capped, slope=masked(value, clip.accepted))
