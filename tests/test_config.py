@@ -11,7 +11,6 @@ import yaml
 import fspo
 from fspo import config, objectives, tasks
 from fspo.config import TrainConfig, read
-from fspo.objectives import FSPO
 from fspo.runs import Observer, RunWriter
 from fspo.settings import Settings
 from fspo.tasks.registry import TASKS
@@ -32,12 +31,6 @@ def test_there_is_one_set_of_defaults(tmp_path: Path) -> None:
     assert TrainConfig().objective == {"name": objectives.DEFAULT}
     RunWriter(tmp_path).describe(TrainConfig().model_dump(mode="json"), engine="local")
     assert read(tmp_path / "config.yaml", []) == TrainConfig()
-
-
-def test_fspo_has_a_band_around_zero_and_a_dual_clip() -> None:
-    assert (FSPO().c_low, FSPO().c_high, FSPO().drift, FSPO().dual) == (0.05, 0.05, "zero", 2.0)
-    band = FSPO().band(4.0, objectives.Totals(1, 1, 0.0))
-    assert (band.centre, band.below, band.above, band.dual) == pytest.approx((0.0, 0.1, 0.1, 0.2))
 
 
 def test_a_warm_start_is_the_default_of_models_that_start_from_random_weights() -> None:
