@@ -34,7 +34,7 @@ CASES: dict[str, list[str]] = {
     "drift of the batch": ["objective={name: fspo, drift: kl}"],
     "drift of the batch, small micro-batches": ["objective={name: fspo, drift: kl}", "update.token_budget=30"],
     "learnt band": ["objective={name: fspo, clip_rate: 0.2}"],
-    "adaptive": ["objective={name: fspo, clip_rate: 0.1, drift: bounded}"],
+    "adaptive": ["objective=fspo_auto"],
     "tokens": ["objective=grpo"],
     "mean over tokens": ["objective=dapo"],
     "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],
@@ -46,7 +46,7 @@ CASES: dict[str, list[str]] = {
 }
 SMALL = ["task={name: sort, n_min: 2, n_max: 4, noise: 0.4}", "rollout.prompts=6", "rollout.group=4",
          "rollout.max_new_tokens=6", "update.minibatches=2", "update.lr=0.01", "update.schedule=constant",
-         "log.cosine=1"]  # fmt: skip
+         "log.cosine=1", "objective=fspo"]  # fmt: skip
 
 
 Learned = tuple[Answers, list[Update], torch.Tensor, dict[str, Any], dict[str, Any]]

@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 import yaml
 
+from fspo import objectives
 from fspo.runs import load
 from helpers.pages import DOCS, Reader, blocks, commands
 from helpers.synthetic import make_run
@@ -70,7 +71,7 @@ def test_a_trl_script(tmp_path: Path) -> None:
         (tmp_path / "script.py").write_text(script)
         reader.run("python", "script.py")
     run = load(tmp_path / "out" / "fspo")
-    assert run.objective["name"] == "fspo"
+    assert run.objective["name"] == objectives.DEFAULT
     assert [line.step for line in run.metrics] == [1, 2]  # two rollouts with two updates each
     for folder in ("out", "out/fspo"):
         assert "rows" in reader.run("fspo", "audit", folder)
@@ -96,7 +97,7 @@ def test_a_verl_cluster(tmp_path: Path) -> None:
     with initialize_config_dir(str(Path(verl_config.__file__).parent), version_base=None):
         settings = compose("ppo_trainer", overrides=words[3:])
     policy: Any = omega_conf_to_dataclass(settings.actor_rollout_ref.actor.policy_loss)
-    assert policy.build().name == "fspo"
+    assert policy.build().name == objectives.DEFAULT
 
 
 def test_logs_of_another_trainer(tmp_path: Path) -> None:
