@@ -71,8 +71,8 @@ function tips() {
     tip.textContent = [`${named} ${where}`, ...points.filter(([, p]) => Math.abs(p[0] - at) < 2)
       .map(([label, p]) => `${label}: ${value(p)}`)].join("\n");
     tip.hidden = false;
-    const right = document.body.clientWidth - tip.offsetWidth - 8;
-    tip.style.left = `${Math.max(4, Math.min(right, event.pageX + 14))}px`;
+    const farthest = document.body.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(4, Math.min(farthest, event.pageX + 14))}px`;
     tip.style.top = `${event.pageY + 16}px`;
   });
   document.addEventListener("pointerleave", hide);
