@@ -120,3 +120,16 @@ def test_bad_packing_is_one_clear_sentence(arguments: dict[str, Any], sentence: 
     with pytest.raises(ValueError, match=sentence) as error:
         fspo.objectives.get("fspo")(**given)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_packed_is_padded_in_single_precision() -> None:
+    objective = fspo.objectives.get("fspo")
+    for seed in range(1000):
+        batch = random_batch(seed, torch.float32)
+        flat, ids = batch.logprobs[batch.mask].requires_grad_(), batch.mask.nonzero()[:, 0]
+        ours = objective(flat, batch.old_logprobs[batch.mask], batch.advantages, segment_ids=ids)
+        theirs, gradient = padded(objective, batch)
+        difference = torch.autograd.grad(ours.loss, flat)[0] - torch.cat(gradient)
+        assert difference.norm() <= 1e-6 * torch.cat(gradient).norm()
+        assert abs(ours.loss - theirs.loss) <= 1e-6 * batch.advantages.abs().mean()
