@@ -1,8 +1,8 @@
 """The results of a suite: what is measured of a finished run, and the file with one row per cell.
 
-A row has accuracy, stability, clipping at every length, and the spread of S. Sums of S are over off-policy responses,
-clipping is over those of them that have a gradient (see `fspo.ratios`). Sums per length are stored instead of rows, so
-that runs can be pooled afterwards. The file is complete after every write.
+A row has accuracy, stability, and clipping at every length, over off-policy responses that have a gradient (see
+`fspo.ratios`). Sums per length are stored instead of rows, so that runs can be pooled afterwards. The file is complete
+after every write.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ SCHEMA = pa.schema([
     ("length_first", pa.float64()), ("length_last", pa.float64()), ("skipped", pa.int32()),
     ("steps", _INTEGERS), *((name, _FLOATS) for name in CURVES),
     ("lengths", _INTEGERS), ("count", _INTEGERS), ("accepted", _DOUBLES),
-    ("all_count", _INTEGERS), ("total", _DOUBLES), ("square", _DOUBLES),
     ("cosine_steps", _INTEGERS), *((name, _FLOATS) for name in ("cosine", "cosine_bound", "cosine_bound_full")),
     ("gains", pa.list_(_GAIN)), ("features", pa.string()), ("optimum", pa.string()),
 ])  # fmt: skip
@@ -199,21 +198,12 @@ def _curves(metrics: Sequence[runs.Metrics]) -> Row:
 
 def _sums(folder: Path) -> Row:
     """Sums over the responses of off-policy updates, by length."""
-    S = pl.col("log_ratio")
     table = (
         run_rows.read(folder, ("off_policy", "length", "advantage", "log_ratio", "accepted"))
-        .filter(pl.col("off_policy") & S.is_finite())
+        .filter(pl.col("off_policy") & pl.col("log_ratio").is_finite())
         .with_columns(has_gradient=run_rows.HAS_GRADIENT, accepted=pl.col("accepted").cast(pl.Float64).clip(0, 1))
         .group_by("length")
-        .agg(
-            count=pl.col("has_gradient").sum(),
-            accepted=pl.col("accepted").filter("has_gradient").sum(),
-            all_count=pl.len(),
-            total=S.sum(),
-            square=(S * S).sum(),
-        )
+        .agg(count=pl.col("has_gradient").sum(), accepted=pl.col("accepted").filter("has_gradient").sum())
         .sort("length")
     )
-    return {"lengths": table["length"].to_list()} | {
-        name: table[name].to_list() for name in ("count", "accepted", "all_count", "total", "square")
-    }
+    return {"lengths": table["length"].to_list()} | {name: table[name].to_list() for name in ("count", "accepted")}
