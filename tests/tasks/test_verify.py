@@ -23,10 +23,9 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_machine")
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_hostile_answers(step: int) -> None:
-    """Rows are added when a wrong verdict is found; all of them hold today."""
-    rows = [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()][::step]
+def test_hostile_answers() -> None:
+    """A row per mechanism: taking away a rule, or an alternative of one, turns at least one verdict."""
+    rows = [json.loads(line) for line in CORPUS.read_text("utf-8").splitlines()]
     assert [row for row in rows if equal(row["reference"], row["answer"]) is not row["right"]] == []
 
 
