@@ -79,9 +79,11 @@ class Bins:
 
 
 def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None) -> Array:
-    """The inner edges of `bins` bins of equal shares, each an observed value; edges that coincide are one.
+    """The inner edges of `bins` bins of equal shares, each an observed value.
 
-    With `count`, the values are distinct and in order, and each stands for so many responses.
+    Where many responses have one value there are fewer: no bin has less than half of its share, since one of a few
+    responses would decide the LRE. With `count`, the values are distinct and in order, and each stands for so many
+    responses.
     """
     if bins < 1:
         raise ValueError(f"bins = {bins} must be at least 1")
@@ -90,7 +92,11 @@ def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None)
         distinct, count = np.unique(distinct, return_counts=True)
     ends = np.cumsum(count)
     ranks = np.maximum(np.ceil(ends[-1] * (np.arange(1, bins) / bins) - 1), 0)
-    return np.unique(distinct[np.searchsorted(ends, ranks, side="right")])
+    least, kept = ends[-1] / bins / 2, [-1]
+    for k in np.unique(np.searchsorted(ends, ranks, side="right")):
+        if ends[k] - (ends[kept[-1]] if kept[-1] >= 0 else 0) >= least and ends[-1] - ends[k] >= least:
+            kept.append(int(k))
+    return np.asarray(distinct[kept[1:]])
 
 
 def cut(values: Array, bins: int | ArrayLike) -> Bins:

@@ -95,10 +95,10 @@ class Objective(Settings, ABC):
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether responses of advantage 0 change an update: through a penalty or a bonus, because the band is taken or
-        learnt from all log-ratios, or because tokens are ranked. Otherwise they need not be computed."""
+        """Whether responses of advantage 0 change an update: through a penalty or a bonus, because the drift is taken
+        from all log-ratios, or because tokens are ranked. Otherwise they need not be computed."""
         penalised = self.kl is not None or self.entropy_coef > 0
-        return penalised or self.estimates or self.learns or not self.additive
+        return penalised or self.estimates or not self.additive
 
     @abstractmethod
     def surrogate(self, batch: Batch) -> Surrogate:
@@ -225,8 +225,8 @@ class Objective(Settings, ABC):
         tokens = surrogate.value + surrogate.slope * (batch.logprobs - batch.logprobs.detach())
         return batch.row_sum(tokens) * self._row_scale(batch), surrogate.accepted
 
-    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
-        """Learn from the whole batch of an update, once, after it; only objectives with a state do."""
+    def observe(self, log_ratio: Tensor, lengths: Tensor, advantages: Tensor, staleness: int = 0) -> None:
+        """Learn from the responses of an update that have an advantage, once, after it; only objectives with a state do."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the objective has learnt, as plain numbers that JSON can hold; empty for most."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BINS = 6  # of length, as `log.bins`
 
-MEANS = ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift")
+MEANS = ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift", "exponent", "pivot")
 """Metrics of a step that are means over its updates; the numbers of an objective's own are such means too."""
 
 FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
@@ -79,9 +79,9 @@ class Update:
         self.computed = [k for k, S in enumerate(self.columns["log_ratio"]) if S is not None]
         names = ("log_ratio", "length", "accepted", "advantage")
         values = ([self.columns[name][k] for k in self.computed] for name in names)
-        self.log_ratio, self.lengths, self.accepted, advantages = (np.array(v, dtype=np.float64) for v in values)
+        self.log_ratio, self.lengths, self.accepted, self.advantages = (np.array(v, dtype=np.float64) for v in values)
         self.off_policy = ratios.off_policy(self.log_ratio, self.lengths)
-        self.has_gradient = ratios.has_gradient(advantages)
+        self.has_gradient = ratios.has_gradient(self.advantages)
         if self.computed:
             mu = ratios.drift(self.log_ratio, self.lengths)
             self.metrics |= {"mu": mu, "sigma": ratios.scale(self.log_ratio, self.lengths, mu)}

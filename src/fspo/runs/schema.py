@@ -108,6 +108,8 @@ class Metrics(Line):
     drift: Number = None  # centre and half-widths of the objective's band
     c_low: Number = None
     c_high: Number = None
+    exponent: Number = None  # of a band that is learnt: c sqrt(pivot) (L / pivot)^exponent
+    pivot: Number = None
     # the fairness of clipping
     clip_rate: Number = None
     lre: Number = None

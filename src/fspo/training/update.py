@@ -147,7 +147,8 @@ class Learner:
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
         if healthy:
             self.optimizer.step()
-            self.objective.observe(log_ratio, torch.tensor(lengths[computed]), staleness)
+            advantages = torch.tensor(answers.advantages, dtype=torch.float64)[computed]
+            self.objective.observe(log_ratio, torch.tensor(lengths[computed]), advantages, staleness)
         metrics = {key: sum(part.metrics.get(key, 0.0) for part in parts) for part in parts for key in part.metrics}
         metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(shortened)}
         if computed:

@@ -1,20 +1,27 @@
-"""An adaptive band: half-widths learnt online for a wanted clip rate, without pilot runs to choose c. Ours.
+"""An adaptive band: learnt online for a wanted clip rate at every length, without pilot runs to choose c. Ours.
 
-    z = (S - mu L) / L^h,     half-widths  c_low = sigma u_low,  c_high = sigma u_high
+    mu L - c_low sqrt(M) (L / M)^h .. mu L + c_high sqrt(M) (L / M)^h,     c = sigma u,     M  geometric mean length
 
-Separately for every staleness (optimiser steps since the answers were sampled: z is 0 on the first and widens with
-each) it tracks
+It learns from what pessimistic clipping acts on: responses with A > 0 above the band, and with A < 0 below it. Training
+moves both outwards, further the longer and the older they are, so that neither the width nor its law in L is known
+beforehand. Separately for every staleness (optimiser steps since the answers were sampled: S is 0 on the first and
+spreads with each) it tracks
 
-    mu, sigma   moving averages of the drift per token and of the scale of z, from all responses
-    u           the quantile that leaves clip_rate / 2 outside on its side, in units of sigma: it starts at the
-                Gaussian one and takes a step up when too many fell outside, down when too few, so that the
-                rate is met for any shape of z, without bias however small the batches
+    mu, sigma   moving averages of the drift per token and of the scale of (S - mu L) / (sqrt(M) (L / M)^h)
+    u           half-width in units of sigma on either side: a step up when more than clip_rate of the responses of
+                that sign were clipped, down when fewer, so that the rate is met for any shape, however small batches are
 
-    log u  +=  step * (share outside on that side / (clip_rate / 2) - 1)
+    log u  +=  step_u (share clipped / clip_rate - 1)
 
-The objective's own c_low and c_high are hard caps, so that a wanted clip rate never means an unbounded move of the
-policy. The band of an update is what was known before it; `observe` is called once after it with the whole batch, so
-that micro-batches and ranks all use the same band.
+and over all stalenesses the exponent, which rises while clipped responses are longer than the others and falls while
+they are shorter, from the exponent of the objective on:
+
+    h  +=  step_h correlation(clipped, log L)
+
+Steps shrink over the first updates and then stay, so that the band follows a run. The objective's own c_low and c_high
+are hard caps at the length M, so that a wanted clip rate never means an unbounded move of the policy. The band of an
+update is what was known before it; `observe` is called once after it with the whole batch, so that micro-batches and
+ranks all use the same band.
 """
 
 from __future__ import annotations
@@ -28,23 +35,32 @@ from typing import Any, NamedTuple
 from fspo.tensors import Tensor, torch
 
 START = 0.03
-"""Half-width until the first update at a staleness has been seen."""
+"""Half-width until an off-policy update has been seen."""
 
 FLOOR = 1e-3
 """Smallest half-width: nothing is clipped for rounding noise."""
 
+MEMORY = 30
+"""Updates that the moving averages remember."""
+
 
 class HalfWidths(NamedTuple):
-    """A band at one token: the drift per token, and the half-widths below and above it."""
+    """A band: the drift per token, and the half-widths below and above it in units of `width(L)`."""
 
     mu: float
     low: float
     high: float
+    exponent: float = 0.5  # h
+    pivot: float = 1.0  # M, where a learnt exponent leaves the width at sqrt(L)
+
+    def width(self, lengths: Any, a: float = 0.0) -> Any:
+        """L^h of a given exponent, sqrt(M) (L / M)^h of a learnt one, for a band on S / L^a."""
+        return lengths ** (self.exponent - a) * self.pivot ** (0.5 - self.exponent)
 
 
 @dataclass
 class _Tracked:
-    """What is known about z at one staleness."""
+    """What is known at one staleness."""
 
     updates: int
     mu: float
@@ -55,58 +71,82 @@ class _Tracked:
 
 @dataclass
 class BandTracker:
-    """Moving estimates of z by staleness."""
+    """What is known at every staleness, and of the band's law in length."""
 
-    memory: int = 30  # updates that the moving averages remember
-    step: float = 0.01  # of log u, for an update with nothing outside
+    exponent: float  # h
+    updates: int = 0
+    log_pivot: float = 0.0  # log M
     tracked: dict[int, _Tracked] = field(default_factory=dict)
 
     def half_widths(self, staleness: int, caps: tuple[float, float]) -> HalfWidths:
         """The measured drift, and the half-widths under these caps, that an update at this staleness will use."""
-        known = self.tracked.get(staleness)
-        if known is None:
-            return HalfWidths(0.0, *(_held(START, cap) for cap in caps))
-        low, high = known.sigma * known.u_low, known.sigma * known.u_high
-        return HalfWidths(known.mu, _held(low, caps[0]), _held(high, caps[1]))
+        known, mu, low, high = self._known(staleness), 0.0, START, START
+        if known is not None:
+            mu, low, high = known.mu, known.sigma * known.u_low, known.sigma * known.u_high
+        pivot = math.exp(self.log_pivot) if self.updates else 1.0
+        return HalfWidths(mu, _held(low, caps[0]), _held(high, caps[1]), self.exponent, pivot)
+
+    def _known(self, staleness: int) -> _Tracked | None:
+        """What is known at a staleness; at one that was not seen yet, what is known at the next fresher off-policy one."""
+        fresher = [s for s, known in self.tracked.items() if s < staleness and known.sigma > FLOOR]
+        return self.tracked.get(staleness) or (self.tracked[max(fresher)] if fresher else None)
 
     def observe(
-        self, log_ratio: Tensor, lengths: Tensor, staleness: int, *, used: HalfWidths, clip_rate: float,
-        caps: tuple[float, float], exponent: float,
+        self, log_ratio: Tensor, lengths: Tensor, advantages: Tensor, staleness: int, *, used: HalfWidths,
+        clip_rate: float, caps: tuple[float, float],
     ) -> None:  # fmt: skip
         """Learn from the whole batch of an update that used these half-widths around `used.mu`."""
-        S, L = torch.stack([log_ratio, lengths.to(log_ratio.dtype)]).detach().cpu().double()
-        S, L = S[L > 0], L[L > 0]  # a response without a trained token says nothing
+        S, L, A = (column.detach().cpu().double() for column in (log_ratio, lengths, advantages))
         if not torch.isfinite(S).all():
             raise ValueError("observe needs finite log-ratios")
+        acts = (L > 0) & (A != 0)  # a response without a trained token or an advantage is never clipped
+        S, L, A = S[acts], L[acts], A[acts]
         if not len(S):
             return
-        width = L**exponent
+        self.updates += 1
+        self.log_pivot += max(1 / MEMORY, 1 / self.updates) * (float(L.log().mean()) - self.log_pivot)
+        width = used.width(L)
         z = (S - used.mu * L) / width
         drift = float(S.sum() / L.sum())
         # From the mean size, not the mean square, of z: a few outliers must not set the scale.
         sigma = math.sqrt(math.pi / 2) * float(((S - drift * L).abs() / width).mean())
-        u = NormalDist().inv_cdf(1 - clip_rate / 2)
-        known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, u, u))
+        fresher, u = self._known(staleness), NormalDist().inv_cdf(1 - clip_rate / 2)
+        bounds = (fresher.u_low, fresher.u_high) if fresher else (u, u)
+        known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, *bounds))
+        clipped = torch.where(A > 0, z > used.high, z < -used.low).double()
         if known.updates:  # the first band was a guess: what fell outside it says nothing about u
-            below, above = float((z < -used.low).double().mean()), float((z > used.high).double().mean())
-            known.u_low = self._stepped(known.u_low, known.sigma, 2 * below / clip_rate - 1, caps[0])
-            known.u_high = self._stepped(known.u_high, known.sigma, 2 * above / clip_rate - 1, caps[1])
+            step = max(0.01, 0.5 / (known.updates + 2)) / clip_rate
+            known.u_low = _stepped(known.u_low, known.sigma, step, clipped[A < 0] - clip_rate, caps[0])
+            known.u_high = _stepped(known.u_high, known.sigma, step, clipped[A > 0] - clip_rate, caps[1])
+        self.exponent += max(0.02, 4 / (self.updates + 40)) * _correlation(clipped, L.log())
+        self.exponent = min(1.0, max(0.0, self.exponent))
         known.updates += 1
-        weight = max(1 / self.memory, 1 / known.updates)
+        weight = max(1 / MEMORY, 1 / known.updates)
         known.mu += weight * (drift - known.mu)
         known.sigma += weight * (sigma - known.sigma)
 
-    def _stepped(self, u: float, sigma: float, excess: float, cap: float) -> float:
-        """One step of the quantile; none beyond the floor or the cap, where the clip rate no longer depends on it."""
-        if (excess > 0 and sigma * u >= cap) or (excess < 0 and sigma * u <= FLOOR):
-            return u
-        return u * math.exp(self.step * excess)
-
     def state_dict(self) -> dict[str, Any]:
-        return {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
+        tracked = {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
+        return {"exponent": self.exponent, "updates": self.updates, "log_pivot": self.log_pivot, "tracked": tracked}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in state.items()}
+        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in state["tracked"].items()}
+        self.exponent, self.updates, self.log_pivot = (state[key] for key in ("exponent", "updates", "log_pivot"))
+
+
+def _stepped(u: float, sigma: float, step: float, excess: Tensor, cap: float) -> float:
+    """A step of the quantile by the mean excess; none beyond the floor or the cap, where u does not change the rate."""
+    up = float(excess.mean()) if len(excess) else 0.0
+    if (up > 0 and sigma * u >= cap) or (up < 0 and sigma * u <= FLOOR):
+        return u
+    return u * math.exp(step * up)
+
+
+def _correlation(x: Tensor, y: Tensor) -> float:
+    """Of two columns; 0 where one of them is constant."""
+    x, y = x - x.mean(), y - y.mean()
+    size = float((x.square().sum() * y.square().sum()).sqrt())
+    return float((x * y).sum()) / size if size > 0 else 0.0
 
 
 def _held(c: float, cap: float) -> float:

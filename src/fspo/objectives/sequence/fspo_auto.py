@@ -49,5 +49,6 @@ class FSPOAuto(FSPOGate):
 
     def _tempering(self, lengths: Any, staleness: int) -> Any:
         """k from the learnt half-width, before the caps."""
-        c = self._tracker.half_widths(staleness, NO_CAPS).high if self.learns else self.c_high
-        return 1 / (c / math.log(self.largest_weight) * lengths**0.5).clip(1.0)
+        learnt = self._tracker.half_widths(staleness, NO_CAPS)
+        widths = learnt if self.learns else self.half_widths(Totals(1, 1, 0.0), staleness)
+        return 1 / (widths.high / math.log(self.largest_weight) * widths.width(lengths)).clip(1.0)

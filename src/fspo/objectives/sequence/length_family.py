@@ -109,10 +109,9 @@ class SequenceClip(Objective):
 
     def _bounds(self, lengths: Any, widths: HalfWidths, a: float) -> Band:
         """The band on S / L^a at each of `lengths`."""
-        mu, low, high = widths
-        width = lengths ** (self.exponents.band - a)
-        dual = self.dual_width * high * width if math.isfinite(self.dual_width) else math.inf
-        return Band(mu * lengths ** (1 - a), low * width, high * width, dual)
+        width = widths.width(lengths, a)
+        dual = self.dual_width * widths.high * width if math.isfinite(self.dual_width) else math.inf
+        return Band(widths.mu * lengths ** (1 - a), widths.low * width, widths.high * width, dual)
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:
         """What an update's metrics say about its band."""
@@ -128,7 +127,7 @@ class RatioRange(SequenceClip):
     clip_high: float = Field(ge=0, description="the ratio is clipped above 1 + clip_high")
 
     def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
-        return HalfWidths(0.0, *log_range(self.clip_low, self.clip_high))
+        return HalfWidths(0.0, *log_range(self.clip_low, self.clip_high), self.exponents.band)
 
     def scaled(self, k: float) -> RatioRange:
         return self.model_copy(update=scaled_range(self.clip_low, self.clip_high, k))
@@ -142,7 +141,7 @@ class LogBand(SequenceClip):
     c_low: Below = 0.05
     c_high: Above = 0.05
     clip_rate: float | None = Field(
-        None, gt=0, lt=1, description="wanted share outside the band, learnt online by staleness; null for a fixed band"
+        None, gt=0, lt=1, description="wanted clip rate at every length, learnt online; null for a fixed band"
     )
     drift: Drift = Field(
         "zero",
@@ -157,7 +156,11 @@ class LogBand(SequenceClip):
         description="length at which a gradient has the size of a mean over tokens: mean of the batch, or tokens",
     )
 
-    _tracker: BandTracker = PrivateAttr(default_factory=BandTracker)
+    _tracker: BandTracker = PrivateAttr()
+    _law: tuple[float, float] | None = PrivateAttr(None)  # exponent and pivot of an update that learnt them
+
+    def model_post_init(self, context: Any) -> None:
+        self._tracker = BandTracker(self.exponents.band)
 
     @model_validator(mode="after")
     def _bounded_by_c(self) -> LogBand:
@@ -194,23 +197,23 @@ class LogBand(SequenceClip):
         Beyond that lies training that moves its own responses, and a band centred there no longer limits the update.
         """
         if self.learns:
-            measured, low, high = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
+            widths = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
         else:
-            measured, low, high = totals.drift if self.estimates else 0.0, self.c_low, self.c_high
+            law = self._law or (self.exponents.band,)
+            widths = HalfWidths(totals.drift if self.estimates else 0.0, self.c_low, self.c_high, *law)
         if self.drift == "bounded":
-            furthest = low * low / 2
-            return HalfWidths(max(-furthest, min(furthest, measured)), low, high)
+            furthest = widths.low * widths.low / 2
+            return widths._replace(mu=max(-furthest, min(furthest, widths.mu)))
         if self.drift == "kl":
-            return HalfWidths(measured, low, high)
-        return HalfWidths(0.0 if self.drift == "zero" else self.drift, low, high)
+            return widths
+        return widths._replace(mu=0.0 if self.drift == "zero" else self.drift)
 
-    def observe(self, log_ratio: Tensor, lengths: Tensor, staleness: int = 0) -> None:
+    def observe(self, log_ratio: Tensor, lengths: Tensor, advantages: Tensor, staleness: int = 0) -> None:
         if self.clip_rate is not None:
-            used = self.half_widths(Totals(1, 1, 0.0), staleness)
+            used, caps = self.half_widths(Totals(1, 1, 0.0), staleness), (self.c_low, self.c_high)
             self._tracker.observe(
-                log_ratio, lengths, staleness, used=used, clip_rate=self.clip_rate, caps=(self.c_low, self.c_high),
-                exponent=self.exponents.band,
-            )  # fmt: skip
+                log_ratio, lengths, advantages, staleness, used=used, clip_rate=self.clip_rate, caps=caps
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return self._tracker.state_dict() if self.learns else {}
@@ -220,7 +223,7 @@ class LogBand(SequenceClip):
             return super().load_state_dict(state)
         try:
             self._tracker.load_state_dict(state)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a state of {self.name}: {error}") from None
 
     def scaled(self, k: float) -> LogBand:
@@ -231,26 +234,40 @@ class LogBand(SequenceClip):
 
     def recorded(self, metrics: Mapping[str, Any]) -> LogBand:
         known = {key: metrics[key] for key in ("c_low", "c_high", "drift") if metrics.get(key) is not None}
-        return self._fixed(**known) if "c_low" in known else self.model_copy(update=known)
+        if "c_low" not in known:
+            return self.model_copy(update=known)
+        fixed = self._fixed(**known)
+        if metrics.get("pivot") is not None:
+            fixed._law = metrics["exponent"], metrics["pivot"]
+        return fixed
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
-        """A learnt band is a quantile of z, so the clip rate is set directly."""
+        """A learnt band is a quantile of z for either sign of A, so the clip rate is set directly."""
         if not self.learns:
             return super().at_clip_rate(rows, clip_rate)
         z = (rows.log_ratio - rows.mu * rows.lengths) / rows.lengths**self.exponents.band
-        rank = np.empty(len(z))
-        rank[np.argsort(z)] = np.arange(len(z))
+        rank = 2 * _ranks(z) - 1
+        for sign in (1, -1):
+            own = rows.sign == sign
+            rank[own] = sign * _ranks(sign * z[own])
         return at_threshold(
-            lambda k: self.model_copy(update={"clip_rate": 1 - k}), 2 * (rank + 0.5) / len(z) - 1, Band(0.0, 1.0, 1.0),
-            rows, clip_rate,
-        )  # fmt: skip
+            lambda k: self.model_copy(update={"clip_rate": 1 - k}), rank, Band(0.0, 1.0, 1.0), rows, clip_rate
+        )
 
     def _fixed(self, **parameters: Any) -> LogBand:
         """Itself with a fixed band of these parameters."""
         return self.model_copy(update={"clip_rate": None, **parameters})
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:
-        return {"drift": widths.mu, "c_low": widths.low, "c_high": widths.high}
+        band = {"drift": widths.mu, "c_low": widths.low, "c_high": widths.high}
+        return band | ({"exponent": widths.exponent, "pivot": widths.pivot} if self.learns else {})
+
+
+def _ranks(values: Any) -> Any:
+    """The share of the values below each, ties in their order."""
+    rank = np.empty(len(values))
+    rank[np.argsort(values)] = (np.arange(len(values)) + 0.5) / len(values)
+    return rank
 
 
 class LengthFamily(LogBand):
