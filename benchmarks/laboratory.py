@@ -155,7 +155,9 @@ def rates(names: list[str], responses: int, seed: int = 0) -> dict[str, list[flo
     for _ in range(100):  # the adaptive band learns from log-ratios of responses of all lengths
         L = torch.tensor(CLIP_LENGTHS)[torch.randint(len(CLIP_LENGTHS), (512,), generator=generator)].double()
         noise = torch.randn(512, generator=generator, dtype=torch.float64)
-        objectives[LEARNT].observe(SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L)
+        objectives[LEARNT].observe(
+            SIGMA * L.sqrt() * noise - SIGMA**2 / 2 * L, L, torch.tensor([1.0, -1.0]).repeat(256)
+        )
     for length in CLIP_LENGTHS:
         print(f"  {length:,} tokens", file=sys.stderr, flush=True)
         rows = min(responses, max(1, TOKENS_AT_ONCE // length))

@@ -102,7 +102,7 @@ def train(args: Args) -> tuple[list[float], dict[str, list[float]]]:
             optimizer.zero_grad()
             out.loss.backward()
             optimizer.step()
-            objective.observe(out.log_ratio, out.lengths, update)  # for objectives that learn their band
+            objective.observe(out.log_ratio, out.lengths, advantages, update)  # for objectives that learn their band
             if update:
                 columns = (out.lengths, out.log_ratio, advantages, out.accepted)
                 for name, column in zip(rows, columns, strict=True):

@@ -59,7 +59,7 @@ def test_a_registered_loss_is_ours(name: str) -> None:
         objective = fspo.objectives.get(name, **learning)
         known = Totals.of(*before.arguments()[:2], before.mask)
         S = ((before.logprobs - before.old_logprobs) * before.mask).sum(-1)
-        objective.observe(S, before.mask.sum(-1), 0)
+        objective.observe(S, before.mask.sum(-1), before.advantages, 0)
         totals = tracker_of(config).totals(len(batch.mask), float(batch.mask.sum()))
         assert totals.drift == pytest.approx(known.drift, rel=1e-9)
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fspo.cli.display import Display, clip_row
+from fspo.cli.display import Display
 from fspo.runs import ClipBin, Evaluated, Metrics, Observer, Timing
 
 BINS = [
@@ -85,8 +85,3 @@ def test_the_bar_goes_away_cleanly_when_training_fails() -> None:
     with pytest.raises(KeyboardInterrupt):
         train()
     assert "\x1b[?25h" in file.getvalue()  # the cursor is shown again
-
-
-def test_blocks() -> None:
-    assert clip_row(BINS) == "4 ▅ 12 █ 40  up to 10.0 %"
-    assert clip_row([BINS[0].model_copy(update={"clip_rate": 0.0})]) == "4 ▁ 12  up to 0.0 %"

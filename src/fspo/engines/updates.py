@@ -89,7 +89,7 @@ class UpdateTracker(Recorder):
         metrics = super()._learn(columns, means)
         done = self.updates[-1]
         S, L = done.log_ratio, done.lengths
-        self.objective.observe(*map(torch.from_numpy, (S, L, done.advantages)), self.update)
+        self.objective.observe(torch.from_numpy(S), torch.from_numpy(L), torch.from_numpy(done.advantages), self.update)
         if done.off_policy:
             self._sums[self.update] = Totals(len(S), math.fsum(L), math.fsum(S))
         return metrics

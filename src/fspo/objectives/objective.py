@@ -226,7 +226,7 @@ class Objective(Settings, ABC):
         return batch.row_sum(tokens) * self._row_scale(batch), surrogate.accepted
 
     def observe(self, log_ratio: Tensor, lengths: Tensor, advantages: Tensor, staleness: int = 0) -> None:
-        """Learn from the responses of an update that have an advantage, once, after it; only objectives with a state do."""
+        """Learn from the responses of an update, once, after it; those of advantage 0 need not be among them."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the objective has learnt, as plain numbers that JSON can hold; empty for most."""

@@ -9,7 +9,7 @@ spreads with each) it tracks
 
     mu, sigma   moving averages of the drift per token and of the scale of (S - mu L) / (sqrt(M) (L / M)^h)
     u           half-width in units of sigma on either side: a step up when more than clip_rate of the responses of
-                that sign were clipped, down when fewer, so that the rate is met for any shape, however small batches are
+                that sign were clipped, down when fewer, so that the rate is met for any shape and size of batch
 
     log u  +=  step_u (share clipped / clip_rate - 1)
 
@@ -87,7 +87,7 @@ class BandTracker:
         return HalfWidths(mu, _held(low, caps[0]), _held(high, caps[1]), self.exponent, pivot)
 
     def _known(self, staleness: int) -> _Tracked | None:
-        """What is known at a staleness; at one that was not seen yet, what is known at the next fresher off-policy one."""
+        """What is known at a staleness; at one that was not seen yet, at the next fresher off-policy one."""
         fresher = [s for s, known in self.tracked.items() if s < staleness and known.sigma > FLOOR]
         return self.tracked.get(staleness) or (self.tracked[max(fresher)] if fresher else None)
 
@@ -126,12 +126,13 @@ class BandTracker:
         known.sigma += weight * (sigma - known.sigma)
 
     def state_dict(self) -> dict[str, Any]:
-        tracked = {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
-        return {"exponent": self.exponent, "updates": self.updates, "log_pivot": self.log_pivot, "tracked": tracked}
+        law = {"exponent": self.exponent, "updates": self.updates, "log_pivot": self.log_pivot}
+        return {"law": law} | {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in state["tracked"].items()}
-        self.exponent, self.updates, self.log_pivot = (state[key] for key in ("exponent", "updates", "log_pivot"))
+        tracked = {key: known for key, known in state.items() if key != "law"}
+        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in tracked.items()}
+        self.exponent, self.updates, self.log_pivot = (state["law"][k] for k in ("exponent", "updates", "log_pivot"))
 
 
 def _stepped(u: float, sigma: float, step: float, excess: Tensor, cap: float) -> float:

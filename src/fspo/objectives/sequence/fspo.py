@@ -34,7 +34,9 @@ class FSPO(LogBand):
     summary = "sequence sum, clipped in log space to mu L ± c sqrt(L): every length at the same rate"
     clip_fields = ("c_low", "c_high", "drift", "exponent")
 
-    exponent: float = Field(0.5, ge=0, le=1, description="H of the band's width c L^H; 0 is a fixed range")
+    exponent: float = Field(
+        0.5, ge=0, le=1, description="H of the band's width c L^H; 0 is a fixed range; with clip_rate where it starts"
+    )
 
     @property
     def exponents(self) -> Exponents:

@@ -2,10 +2,10 @@
 
     J = mean_i min( exp(k (S - m)) A , exp(k (clamp(S, mu L - b, mu L + b) - m)) A ) / (k R)
 
-    w = sigma u sqrt(L),     b = min(w, c sqrt(L)),     k = min(1, log W / w),     m = (1 - k) mu L
+    w = sigma u sqrt(M) (L / M)^h,     k = min(1, log W / w),     m = (1 - k) mu L
 
-w   half-width that leaves clip_rate outside, with sigma and u learnt online (`adaptive_band.py`)
-b   half-width of the band: w under the hard caps c_low and c_high
+w   half-width that clips clip_rate at every length, with sigma, u and h learnt online (`adaptive_band.py`)
+b   half-width of the band: w with sigma u under the hard caps c_low and c_high
 W   largest weight at w            mu  drift per token, bounded            R  mean length
 
 The gradient of a response inside the band is exp(k (S - m)) A sum_t grad log pi / R. While answers have moved little

@@ -2,11 +2,11 @@
 
     J = mean_i sqrt(L) min( exp(S / sqrt(L)) A , exp(clamp(S, b_lo, b_hi) / sqrt(L)) A ) / R,   b = mu L ± c sqrt(L)
 
-a = h = g = 1/2 of the length family. The gradient of a response inside the band is
+a = g = 1/2 of the length family, h from 1/2 on. The gradient of a response inside the band is
 
     exp(S / sqrt(L)) A sum_t grad log pi / R
 
-On-policy that is the true gradient, as FSPO's. Off-policy |S| <= c sqrt(L) holds the weight within exp(± c) at every
+On-policy that is the true gradient, as FSPO's. Off-policy |S| <= c sqrt(L) holds the weight within exp(± c) at any
 length, where FSPO's exp(S) spreads without bound: old or long answers cannot break an update by their weight. The band
 is learnt online for a wanted clip rate (`adaptive_band.py`), under the hard caps c_low and c_high.
 """
@@ -28,7 +28,9 @@ class FSPOGate(LogBand):
 
     c_low: Below = 0.1
     c_high: Above = 0.1
-    clip_rate: float | None = Field(0.1, gt=0, lt=1, description="wanted share outside the band; null for a fixed one")
+    clip_rate: float | None = Field(
+        0.1, gt=0, lt=1, description="wanted clip rate at every length; null for a fixed band"
+    )
     drift: Drift = Field("bounded", description="mu, as in fspo")
 
     @property

@@ -23,8 +23,8 @@ whose norm is near sqrt(L) as well. So
 | `luspo`        | 1   | 1   | 1   | GSPO with the share of the true gradient                       |
 | `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
 | `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
-| `fspo_gate`    | 1/2 | 1/2 | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
-| `fspo_auto`    | 0   | 1/2 | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
+| `fspo_gate`    | 1/2 | h   | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
+| `fspo_auto`    | 0   | h   | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
 
 R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
 the mean length of the batch, or 1 for the published members.
@@ -245,13 +245,14 @@ class LogBand(SequenceClip):
         """A learnt band is a quantile of z for either sign of A, so the clip rate is set directly."""
         if not self.learns:
             return super().at_clip_rate(rows, clip_rate)
+        sides = 1 if rows.sign.any() else 2  # an answer of unknown sign may be clipped on either
         z = (rows.log_ratio - rows.mu * rows.lengths) / rows.lengths**self.exponents.band
         rank = 2 * _ranks(z) - 1
         for sign in (1, -1):
             own = rows.sign == sign
             rank[own] = sign * _ranks(sign * z[own])
         return at_threshold(
-            lambda k: self.model_copy(update={"clip_rate": 1 - k}), rank, Band(0.0, 1.0, 1.0), rows, clip_rate
+            lambda k: self.model_copy(update={"clip_rate": (1 - k) / sides}), rank, Band(0.0, 1.0, 1.0), rows, clip_rate
         )
 
     def _fixed(self, **parameters: Any) -> LogBand:
@@ -279,7 +280,9 @@ class LengthFamily(LogBand):
     clip_fields = ("c_low", "c_high", "drift", "band_exponent")
 
     ratio_exponent: float = Field(0.5, ge=0, le=1, description="a of the ratio exp(S / L^a)")
-    band_exponent: float = Field(0.5, ge=0, le=1, description="h of the band's width c L^h on S")
+    band_exponent: float = Field(
+        0.5, ge=0, le=1, description="h of the band's width c L^h on S; with clip_rate where it starts"
+    )
     gain_exponent: float = Field(0.0, ge=-1, le=1, description="g of the factor L^g of a response's loss")
 
     @property
