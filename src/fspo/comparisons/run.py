@@ -1,7 +1,7 @@
 """Runs the cells of a suite in worker processes, and finds the ranges that its methods are tuned over.
 
 A worker runs cells one after the other, so that libraries are loaded once, with one thread and one instruction set, so
-that digits are the same on every x86 machine. Only the process that started the workers writes the results.
+that digits depend little on the machine. Only the process that started the workers writes the results.
 """
 
 from __future__ import annotations
