@@ -87,7 +87,7 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
         (["steps"], "the override 'steps' is not of the form key=value"),
         (["update.lrr=1"], "UpdateConfig has no parameter 'lrr'; did you mean 'lr'?"),
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
-        (["objective.c_low=-1"], "FSPOAuto.c_low = -1"),
+        (["objective.c_low=-1"], "FSPOGate.c_low = -1"),
         (["objective=3"], "3 is not an objective: write a name, or a table with a name"),
         (["advantage=rlo"], "there is no advantage 'rlo'; did you mean 'rloo'?"),
         (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),

@@ -53,7 +53,7 @@ def test_listings_describe_every_parameter(command: Command, monkeypatch: pytest
     """With its type, default, range and meaning."""
     monkeypatch.setenv("COLUMNS", "200")
     assert command("--version").stdout == f"fspo {__version__}\n"
-    assert "fspo_auto" in command("methods").stdout
+    assert "fspo_gate" in command("methods").stdout
     assert "reasoning_gym" in command("tasks").stdout
     for kind, library in (("methods", objectives), ("tasks", tasks)):
         for name in library.names():

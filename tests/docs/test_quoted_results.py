@@ -16,7 +16,6 @@ from fspo.comparisons.statistics import SuiteResults
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
-STARTS = range(2, 9)  # of the second hypothesis of `evidence`
 FIGURE = re.compile(r"[+−]?\d+\.\d+ \([+−]?\d+\.\d+ to [+−]?\d+\.\d+\)")
 
 
@@ -34,9 +33,7 @@ def given() -> set[str]:
         rows = plan.finished(read(folder))
         results = SuiteResults(rows, plan.suite)
         written.append(text(rows, plan.suite))
-        confirming = SuiteResults([row for row in rows if row["warm_start"] in STARTS], plan.suite)  # `--starts`
-        for kept in (results, confirming) if folder.name == "evidence" else (results,):
-            written += [pairs(kept, a, b).markdown() for a, b in itertools.permutations(results.methods, 2)]
+        written += [pairs(results, a, b).markdown() for a, b in itertools.permutations(results.methods, 2)]
     return {plain(figure) for part in written for figure in FIGURE.findall(part)}
 
 

@@ -332,7 +332,7 @@ def test_advantages_are_ours(name: str) -> None:
         ({"loss_mode": "fspo.measure:gspo"}, "needs policy_loss.records"),
         ({"loss_mode": "fspo.measure:gsop", "records": "run"}, "Unsupported loss mode: gsop"),
         ({"stateless": True, "records": "run"}, "leave policy_loss.records out"),
-        ({"stateless": True}, "fspo_auto learns its band.* keeps no state: set clip_rate"),
+        ({"stateless": True}, "fspo_gate learns its band.* keeps no state: set clip_rate"),
         ({"stateless": True, "objective": {"name": "fspo", "drift": "kl"}}, "give drift='zero' or a number"),
     ],
 )

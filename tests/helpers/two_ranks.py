@@ -34,7 +34,7 @@ CASES: dict[str, list[str]] = {
     "drift of the batch": ["objective={name: fspo, drift: kl}"],
     "drift of the batch, small micro-batches": ["objective={name: fspo, drift: kl}", "update.token_budget=30"],
     "learnt band": ["objective={name: fspo, clip_rate: 0.2}"],
-    "adaptive": ["objective=fspo_auto"],
+    "adaptive": ["objective=fspo_gate"],
     "tokens": ["objective=grpo"],
     "mean over tokens": ["objective=dapo"],
     "entropy": ["objective={name: fspo, entropy_coef: 0.1}"],

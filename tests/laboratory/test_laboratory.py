@@ -27,7 +27,6 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("fspo", {"c_low": 0.05, "c_high": 0.04}),
     ("fspo", {"c_low": 0.05, "c_high": 0.04, "drift": "kl", "dual": None, "reference_length": 3.0}),
     ("fspo_gate", {"clip_rate": None, "c_low": 0.05, "c_high": 0.04}),
-    ("fspo_auto", {"clip_rate": None, "c_low": 0.05, "c_high": 0.04, "largest_weight": 1.1}),
     ("rloo", {"clip_low": 0.05, "clip_high": 0.05}),
     ("gspo", {"clip_low": 0.02, "clip_high": 0.03}),
     ("luspo", {"clip_low": 0.02, "clip_high": 0.03}),

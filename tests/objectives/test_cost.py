@@ -17,7 +17,7 @@ import fspo
 B, T = 512, 4096
 TENSOR = 4 * B * T  # bytes of a (B, T) float32 tensor
 SUMS_ONLY = (  # need nothing per token
-    "fspo", "fspo_auto", "fspo_gate", "fspo_root", "length_family", "gspo", "luspo", "rloo",
+    "fspo", "fspo_gate", "fspo_root", "length_family", "gspo", "luspo", "rloo",
 )  # fmt: skip
 
 

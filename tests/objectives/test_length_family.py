@@ -136,4 +136,4 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
         scale, gain = weighting
         expected = gain * scale * np.exp(scale * S) * A * (surrogate.accepted.numpy() > 0)
         assert slope == pytest.approx(expected, rel=1e-12), name
-    assert {"fspo", "fspo_auto", "fspo_gate", "fspo_root", "gspo", "luspo", "rloo", "length_family"} <= set(said)
+    assert {"fspo", "fspo_gate", "fspo_root", "gspo", "luspo", "rloo", "length_family"} <= set(said)

@@ -63,7 +63,7 @@ def gradient(objective: Objective, length: int) -> float:
     return float(shift.grad)
 
 
-@pytest.mark.parametrize("name", ["fspo", "fspo_auto", "fspo_gate", "fspo_root", "length_family"])
+@pytest.mark.parametrize("name", ["fspo", "fspo_gate", "fspo_root", "length_family"])
 def test_the_gradient_has_the_size_of_grpos(name: str) -> None:
     """So that a learning rate and a limit on the norm carry over."""
     for length in (3, 300):
@@ -228,7 +228,7 @@ def test_options_say_what_they_need() -> None:
 
 
 def test_registry() -> None:
-    wanted = "fspo fspo_auto fspo_gate fspo_root length_family ppo grpo dapo dr_grpo cispo sapo gspo luspo"
+    wanted = "fspo fspo_gate fspo_root length_family ppo grpo dapo dr_grpo cispo sapo gspo luspo"
     assert set(f"{wanted} gmpo vespo rloo reinforce dppo gpg clip_cov kl_cov".split()) == set(fspo.objectives.names())
     for name in fspo.objectives.names():
         objective = fspo.objectives.get(name)

@@ -298,7 +298,7 @@ def test_threads_share_a_recorder_and_a_fork_leaves_it_alone(tmp_path: Path) -> 
 
 def test_what_the_recorder_refuses_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="learns its band"):
-        fspo.Recorder(tmp_path, rule="fspo_auto")
+        fspo.Recorder(tmp_path, rule="fspo_gate")
     with pytest.raises(ValueError, match="updates = 0"):
         fspo.Recorder(tmp_path, updates=0)
 

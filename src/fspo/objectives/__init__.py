@@ -25,7 +25,6 @@ from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.primitives import pessimistic
 from fspo.objectives.sequence.adaptive_band import HalfWidths
 from fspo.objectives.sequence.fspo import FSPO
-from fspo.objectives.sequence.fspo_auto import FSPOAuto
 from fspo.objectives.sequence.fspo_gate import FSPOGate
 from fspo.objectives.sequence.fspo_root import FSPORoot
 from fspo.objectives.sequence.gspo import GSPO
@@ -50,10 +49,10 @@ from fspo.settings import Registry
 
 __all__ = [
     "CISPO", "DAPO", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE",
-    "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOAuto",
-    "FSPOGate", "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch", "Objective",
-    "Output", "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "get",
-    "get_class", "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
+    "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOGate",
+    "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch", "Objective", "Output",
+    "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "get", "get_class",
+    "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
 
 OBJECTIVES: Registry[Objective] = Registry(
@@ -61,15 +60,15 @@ OBJECTIVES: Registry[Objective] = Registry(
     "fspo.objectives",
     Objective,
     [
-        FSPO, FSPOAuto, FSPOGate, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO, GSPO, LUSPO,
-        GMPO, VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
+        FSPO, FSPOGate, FSPORoot, LengthFamily, PPO, GRPO, DAPO, DrGRPO, CISPO, SAPO, GSPO, LUSPO, GMPO,
+        VESPO, RLOO, REINFORCE, DPPO, GPG, ClipCov, KLCov,
     ],
     attributes=("name", "summary", "aggregation"),
 )  # fmt: skip
 
 ALIASES = {"bnpo": "ppo"}
 
-DEFAULT = "fspo_auto"
+DEFAULT = "fspo_gate"
 """The objective of a run that names none, on every engine: it needs no range, and old answers do not break it."""
 
 LENGTH_LAWS = ("fspo", "gspo", "rloo")

@@ -125,7 +125,7 @@ def load(folder: str | Path) -> Run:
     >>> run = fspo.train(config | {"task": {"name": "sort", "n_max": 5}}, "runs/read")
     >>> run = fspo.load_run("runs/read")
     >>> run.objective, run.metrics[-1].step, run.notes
-    ({'name': 'fspo_auto'}, 1, [])
+    ({'name': 'fspo_gate'}, 1, [])
     """
     folder = Path(folder)
     if not folder.is_dir():

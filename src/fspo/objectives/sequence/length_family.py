@@ -24,7 +24,6 @@ whose norm is near sqrt(L) as well. So
 | `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
 | `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
 | `fspo_gate`    | 1/2 | h   | 1/2 | FSPO's band and share of the gradient, with a weight near 1    |
-| `fspo_auto`    | 0   | h   | 0   | FSPO's band, learnt, with exp(S) tempered where it spreads     |
 
 R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
 the mean length of the batch, or 1 for the published members.
@@ -97,15 +96,9 @@ class SequenceClip(Objective):
         x = batch.log_ratio / L if a == 1 else batch.log_ratio * L**-a
         widths = self.half_widths(batch.totals, batch.staleness)
         band = self._bounds(L, widths, a)
-        k = self._tempering(L, batch.staleness)
-        x, low, high, dual = (k * (end - (1 - k) * band.centre) for end in (x, *band.bounds, band.centre + band.dual))
-        clip = pessimistic(x, A, low, high, self.exponent_cap, dual)
-        value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a) / k
+        clip = pessimistic(x, A, *band.bounds, self.exponent_cap, band.centre + band.dual)
+        value = clip.ratio * A * L**g / self.reference(batch.totals) ** (1 + g - a)
         return Surrogate(value, clip.accepted.to(A.dtype), clip.capped, metrics=self._recorded(widths))
-
-    def _tempering(self, lengths: Any, staleness: int) -> Any:
-        """k: a factor of the exponent, and 1 / k of the loss; below 1 where `fspo_auto` holds its weight."""
-        return 1.0
 
     def _bounds(self, lengths: Any, widths: HalfWidths, a: float) -> Band:
         """The band on S / L^a at each of `lengths`."""
