@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -12,6 +13,7 @@ from hypothesis import settings
 from helpers.processes import Command, Done
 
 torch.set_num_threads(1)
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is looked up in the hub, and trainers send no telemetry
 # A shell ignores these in what it runs in the background, and the tests of signals would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

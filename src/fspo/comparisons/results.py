@@ -24,7 +24,7 @@ from fspo.runs import rows as run_rows
 
 SPANS = 40  # most points of a curve
 SPIKE, BEFORE = 3.0, 20  # a gradient norm above 3 times the median of the 20 steps before it is a spike
-CURVES = ("reward", "length", "clip_rate", "lre", "flatness", "kl", "ess", "grad_norm", "norm_clipped", "entropy")
+CURVES = ("reward", "length", "clip_rate", "kl", "ess", "grad_norm", "norm_clipped", "entropy")
 
 _FLOATS, _DOUBLES, _INTEGERS = pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.int32())
 _GAIN = pa.struct([
