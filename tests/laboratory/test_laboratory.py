@@ -145,7 +145,7 @@ def test_moments_agree_with_sampling(name: str) -> None:
 
 def size_on_policy(problem: Problem, objective: Objective, theta: np.ndarray) -> float:
     """The root mean square of a response's gradient, which is the laboratory's unit."""
-    weighting, outcomes = objective.weighting(problem.lengths, Totals(1, 1, 0.0)), problem.outcomes(theta)
+    weighting, outcomes = objective.weighting(problem.lengths), problem.outcomes(theta)
     assert weighting is not None
     factor = np.broadcast_to(weighting.scale * weighting.gain, problem.lengths.shape)[outcomes.kind]
     advantage = outcomes.reward - problem.rewards(theta)[outcomes.kind]

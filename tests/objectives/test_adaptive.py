@@ -204,7 +204,7 @@ def test_weights_of_old_answers_in_the_band_are_near_one_at_every_length() -> No
     S = sigma * np.sqrt(L) * rng.standard_normal(len(L))
     low, high = ours.band(L, NO_TOTALS).bounds
     inside = (low < S) & (high > S)
-    weighting = ours.weighting(L, NO_TOTALS)
+    weighting = ours.weighting(L)
     assert weighting is not None
     weights = (weighting.gain * weighting.scale * np.exp(weighting.scale * S)).reshape(11, -1)
     kept = inside.reshape(11, -1)

@@ -126,7 +126,7 @@ def test_weighting_is_the_derivative_of_the_surrogate() -> None:
         scalable = "reference_length" in fspo.objectives.get_class(name).model_fields
         objective = fspo.objectives.get(name, **({"reference_length": 3.0} if scalable else {}))
         totals = Totals(200, float(L.sum()), float(S.sum()))
-        weighting = objective.weighting(L, totals)
+        weighting = objective.weighting(L)
         if weighting is None:
             continue
         said.append(name)

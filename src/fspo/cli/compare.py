@@ -31,9 +31,6 @@ def compare(
     minutes: Annotated[float | None, typer.Option(min=0, help="start no new cell after this time")] = None,
     svg: Annotated[Path | None, typer.Option(help="also write every figure as an SVG file into this folder")] = None,
     pairs: Annotated[str | None, typer.Option(metavar="A,B", help="only compare two methods of the results")] = None,
-    starts: Annotated[
-        str | None, typer.Option(metavar="K,K", help="with --pairs: only these warm starts, such as 2,3,4")
-    ] = None,
     rerun: Annotated[
         str | None,
         typer.Option(metavar="N|FILE", help="run N stored cells, or those a YAML file lists, again; compare digits"),
@@ -69,7 +66,7 @@ def compare(
     elif rerun is not None:
         _rerun(plan, {row["key"]: row for row in read(folder)}, rerun, workers or _cores())
     elif pairs is not None:
-        _print_pairs(plan, read(folder), pairs, None if starts is None else {int(k) for k in starts.split(",")})
+        _print_pairs(plan, read(folder), pairs)
     else:
         plan.suite.require_ranges()
         with locked(folder):
@@ -176,12 +173,11 @@ def _chosen(cells: list[Cell], asked: str, suite: str) -> list[Cell]:
     return [by_key[key] for key in keys]
 
 
-def _print_pairs(plan: Plan, rows: list[dict[str, Any]], asked: str, starts: set[int] | None) -> None:
+def _print_pairs(plan: Plan, rows: list[dict[str, Any]], asked: str) -> None:
     from fspo.comparisons.page import pairs
     from fspo.comparisons.statistics import SuiteResults
 
-    kept = [row for row in plan.finished(rows) if starts is None or row["warm_start"] in starts]
-    results, parts = SuiteResults(kept, plan.suite), asked.split(",")
+    results, parts = SuiteResults(plan.finished(rows), plan.suite), asked.split(",")
     named = [(",".join(parts[:k]).strip(), ",".join(parts[k:]).strip()) for k in range(1, len(parts))]
     one, other = next((both for both in named if set(both) <= set(results.methods)), (asked, ""))  # names have commas
     print(visible(pairs(results, one, other).markdown()))

@@ -185,7 +185,7 @@ def _slopes(
     L = problem.lengths
     mean = float(problem.weights @ problem.expected(outcomes, S))
     totals = Totals(1, float(problem.weights @ L), mean)
-    band, weighting = rule.band(L, totals), rule.weighting(L, totals)
+    band, weighting = rule.band(L, totals), rule.weighting(L)
     if band is None or weighting is None:
         raise ValueError(
             f"{rule.name} does not clip the ratio of whole responses: take one that does, such as fspo or gspo"

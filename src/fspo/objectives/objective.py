@@ -113,13 +113,13 @@ class Objective(Settings, ABC):
         """
         return None
 
-    def weighting(self, lengths: Any, totals: Totals) -> Weighting | None:
+    def weighting(self, lengths: Any) -> Weighting | None:
         """How S enters the loss at each of `lengths`; None where it is not through a ratio of the whole response."""
         return None
 
     def cap(self, lengths: Any) -> Any:
         """The S (or token log-ratio) at which the hard cap on the exponent acts, at each of `lengths`."""
-        weighting = self.weighting(lengths, Totals(1, 1, 0.0))
+        weighting = self.weighting(lengths)
         return self.exponent_cap if weighting is None else self.exponent_cap / weighting.scale
 
     def scaled(self, k: float) -> Objective | None:

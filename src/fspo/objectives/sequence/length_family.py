@@ -86,7 +86,7 @@ class SequenceClip(Objective):
     def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
         return self._bounds(lengths, self.half_widths(totals, staleness), 0.0)
 
-    def weighting(self, lengths: Any, totals: Totals) -> Weighting:
+    def weighting(self, lengths: Any) -> Weighting:
         a, _, g = self.exponents
         return Weighting(lengths**-a, lengths**g / self.reference(None) ** (1 + g - a))
 
