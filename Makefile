@@ -8,8 +8,9 @@ UV := $(shell command -v uv 2> /dev/null)
 PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 12 --ignore=tests/browser --ignore=tests/vllm_engine
+QUICK := -m 'not slow' --hypothesis-profile quick
 
-.PHONY: help setup demo smollm2 docs release test test-slow test-properties test-engines test-versions test-browser test-all lint types coverage clean
+.PHONY: help setup demo smollm2 docs release test test-robust test-slow test-properties test-engines test-versions test-browser test-all lint types coverage clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -89,7 +90,17 @@ release: $(VENV)/.train  ## build the wheel and the source archive, check them, 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 test: lint types  ## ruff, mypy and the quick tests
-	$(PYTEST) -m 'not slow' --hypothesis-profile quick
+	$(PYTEST) $(QUICK)
+
+# No test may depend on the load of the machine or on what ran before it. SEED repeats an order.
+test-robust: $(VENV)/.dev  ## the quick tests twice beside four busy loops, once in random order, and every file alone
+	$(call install,$(VENV)) -c constraints.txt pytest-random-order
+	for k in 1 2 3 4; do yes > /dev/null & loops="$$loops $$!"; done; trap 'kill $$loops' EXIT; $(PYTEST) $(QUICK) && $(PYTEST) $(QUICK)
+	$(PYTEST) $(QUICK) --random-order-bucket=global --random-order-seed=$(or $(SEED),$(shell date +%s))
+	@mkdir -p build
+	for file in $$(ls tests/test_*.py tests/*/test_*.py | grep -vE '^tests/(browser|vllm_engine)/'); do \
+		echo "$$file alone"; $(BIN)/python -m pytest -q $(QUICK) $$file > build/alone.log 2>&1 || [ $$? = 5 ] || \
+		{ cat build/alone.log; exit 1; }; done
 
 test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray, recipes
 	$(PYTEST) -m slow
@@ -123,7 +134,7 @@ version-%:
 	@grep -vE "^($$(echo $(OTHER) | sed 's/==[^ ]*//g; s/ /|/g'))==" constraints.txt > build/versions/$*.txt
 	@build/versions/$*/bin/python $(PIP) $(or $(filter torch%,$(OTHER)),-c constraints.txt torch)
 	@build/versions/$*/bin/python $(PIP) -c build/versions/$*.txt $(OTHER) -e '.[$(EXTRAS)]'
-	build/versions/$*/bin/python -m pytest -m 'not slow' --hypothesis-profile quick $(TESTS)
+	build/versions/$*/bin/python -m pytest $(QUICK) $(TESTS)
 
 test-versions: $(addprefix version-,$(VERSIONS))  ## with older and newer Python, TRL 1.15, and verl's own environment
 

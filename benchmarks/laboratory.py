@@ -181,7 +181,7 @@ PARAMETERS: dict[str, dict] = {
 
 def clip_figures(table: dict[str, list[float]]) -> list[Plot]:
     """Two figures: the clip rate by length, and what it comes from, the log-ratios with the band of each method."""
-    shown = [(name, fspo.objectives.get_class(name).color) for name in fspo.objectives.LENGTH_LAWS]
+    shown = [(name, fspo.objectives.get_class(name).colour) for name in fspo.objectives.LENGTH_LAWS]
     lines = [spaced(LABELS[name], table[name], colour) for name, colour in shown]
     rates = charts.line(
         "Clip rate by answer length", f"Simulated log-ratios with sigma = {SIGMA}: "

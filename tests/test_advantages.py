@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fspo
 
@@ -28,6 +30,20 @@ def test_by_hand(name: str, expected: list[float]) -> None:
     assert advantages[:3].tolist() == pytest.approx(expected)
     # No variance, one answer, one scored answer and its unscored companion: no signal, and no NaN.
     assert advantages[3:].tolist() == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", fspo.advantages.names())
+@given(reward=st.floats(0.01, 100), size=st.integers(2, 32))
+def test_a_group_without_variance_has_exactly_no_advantage(
+    name: str, dtype: torch.dtype, reward: float, size: int
+) -> None:
+    """Also where the mean of equal rewards is another number by rounding."""
+    rewards = torch.tensor([1.0, 0.0] + size * [reward], dtype=dtype)
+    groups = [0, 0] + size * [1]
+    lengths = torch.arange(1, len(rewards) + 1)
+    assert not fspo.advantages.get(name)(rewards, groups, lengths=lengths)[2:].any()
+    assert fspo.advantages.count(rewards, groups).without_variance == 1
 
 
 def test_groups_without_signal_are_counted() -> None:

@@ -5,8 +5,8 @@
 tensor([ 1.0000, -0.5000, -0.5000,  0.0000,  0.0000])
 
 A reward of NaN means that the answer could not be scored: it is left out of every baseline and gets advantage 0.
-A group with one scored answer has no baseline and gets 0; a group without variance gets 0 by arithmetic. `count`
-returns how many of each there are. (verl gives a single answer its raw reward as advantage; TRL gives it 0, as here.)
+A group with one scored answer has no baseline, and one whose rewards are all equal no signal: both get exactly 0.
+`count` returns how many of each there are. (verl gives a single answer its raw reward; TRL gives it 0, as here.)
 """
 
 from __future__ import annotations
@@ -52,11 +52,18 @@ class _Groups:
         self.rewards = torch.where(self.scored, rewards, 0.0)
         self.index = torch.unique(groups, return_inverse=True)[1]
         self.n = self.sum(self.scored.to(rewards.dtype))
+        ends = (self._extreme(end) for end in ("amin", "amax"))
+        self.flat = (self.n > 1) & torch.eq(*ends)  # arithmetic on equal rewards may leave rounding
 
     def sum(self, values: Tensor) -> Tensor:
         """(N,) -> (groups,), without unscored answers."""
         size = int(self.index.max()) + 1 if len(self.index) else 0
         return values.new_zeros(size).index_add_(0, self.index, torch.where(self.scored, values, 0.0))
+
+    def _extreme(self, end: str) -> Tensor:
+        """(groups,): the smallest (amin) or largest (amax) reward."""
+        index, rewards = self.index[self.scored], self.rewards[self.scored]
+        return self.rewards.new_zeros(len(self.n)).scatter_reduce_(0, index, rewards, end, include_self=False)
 
     def mean(self, weights: Tensor | None = None) -> Tensor:
         """(N,): the (weighted) mean reward of each answer's group."""
@@ -70,8 +77,8 @@ class _Groups:
         return (square / (self.n - 1).clamp(min=1)).sqrt()[self.index]
 
     def kept(self, advantages: Tensor) -> Tensor:
-        """The advantages, 0 where the answer has no reward or its group no other scored answer."""
-        return torch.where(self.scored & (self.n > 1)[self.index], advantages, 0.0)
+        """The advantages, 0 where the answer has no reward, or its group no other scored answer or no variance."""
+        return torch.where(self.scored & ((self.n > 1) & ~self.flat)[self.index], advantages, 0.0)
 
 
 def grpo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | None = None) -> Tensor:
@@ -116,9 +123,7 @@ def max_rl(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor |
 def count(rewards: Tensor, groups: Tensor | Sequence[int]) -> GroupCounts:
     """How many groups there are, and how many of them carry no signal."""
     g = _Groups(rewards, groups)
-    spread = g.sum((g.rewards - g.mean()).abs())
-    flat = (g.n > 1) & (spread <= 1e-9 * g.sum(g.rewards.abs()).clamp(min=1))
-    return GroupCounts(len(g.n), int((g.n < 2).sum()), int(flat.sum()), int((~g.scored).sum()))
+    return GroupCounts(len(g.n), int((g.n < 2).sum()), int(g.flat.sum()), int((~g.scored).sum()))
 
 
 REGISTRY: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (grpo, dr_grpo, rloo, opo, max_rl)}

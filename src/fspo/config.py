@@ -144,7 +144,7 @@ class EnginesConfig(Settings):
 
 
 def _task_spec(value: Any) -> Any:
-    """What stands for a task in a file; a task object is written as its name and parameters."""
+    """The task as a configuration file has it; a task object is written as its name and parameters."""
     task = tasks.get(value)
     tasks.check_importable(task)
     return tasks.spec(task) if isinstance(value, tasks.Task) else value

@@ -47,7 +47,7 @@ def test_outliers_set_neither_a_band_of_a_low_rate_nor_the_model_of_s() -> None:
     assert law.exponent == pytest.approx(0.5, abs=0.02)
     for truth, (least, most) in ((0.5, law.interval), (-3e-4, law.mu_interval), (0.02, law.scale_interval)):
         assert least <= truth <= most
-    assert "10 of 3,000 rows lie far outside of all others of like length" in str(result)
+    assert "10 of 3,000 rows are outliers for their length" in str(result)
 
 
 # --- few rows ------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_listings_describe_every_parameter(command: Command, monkeypatch: pytest
             assert all(parameter in shown for parameter in library.get_class(name).model_fields), name
     rows = {row.name: row for row in described(objectives.get_class("fspo"))}
     meaning = objectives.get_class("fspo").model_fields["clip_rate"].description or ""
-    assert rows["clip_rate"] == Described("clip_rate", "float | null", "null", "> 0, < 1", meaning)
+    assert rows["clip_rate"] == Described("clip_rate", "float | null", "null", "> 0, < 0.5", meaning)
     assert (rows["kl"].type, rows["kl.coef"].default) == ("table | null", "required")
 
 

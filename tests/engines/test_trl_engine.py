@@ -302,6 +302,29 @@ def test_a_signal_saves_and_a_failed_start_leaves_the_folder_free(tmp_path: Path
     assert json.loads((folder / "model" / "config.json").read_text())["num_hidden_layers"] == 1
 
 
+def test_answers_that_cannot_be_scored_are_counted_and_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watch(fspo.Observer):
+        def warn(self, text: str) -> None:
+            warnings.append(text)
+
+    warnings: list[str] = []
+    (tmp_path / "half_a_reward.py").write_text(
+        "def reward(prompt, completion, answer):\n    return 1 / (len(completion) % 2)\n"
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"{i}:"}) + "\n" for i in range(40)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = {"name": "python:half_a_reward:reward", "path": str(tmp_path / "rows.jsonl")}
+    run = fspo.train(SMALL | {"task": task, "steps": 2}, tmp_path / "run", engine="trl", observer=Watch())
+    assert sum(line.unscored or 0 for line in run.metrics) > 0
+    assert [line.unscored for line in run.metrics] == [line.unscored_by_kind.get("error", 0) for line in run.metrics]
+    asked = [text for text in warnings if "could not be scored" in text]
+    assert len(asked) == 2, "once for the rollouts, once for the evaluations"
+    assert all("ZeroDivisionError: division by zero" in text for text in asked), asked
+
+
 def test_settings_from_the_command_line(tmp_path: Path) -> None:
     arguments = ["--output_dir", str(tmp_path), "--objective", "fspo", "--objective_args", '{"clip_rate": 0.1}']
     (config,) = TrlParser(cast(Any, [FSPOConfig])).parse_args_and_config([*arguments, "--use_cpu", "--bf16", "false"])

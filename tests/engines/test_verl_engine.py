@@ -441,12 +441,12 @@ def test_verls_log_is_merged_into_the_run(tmp_path: Path, monkeypatch: pytest.Mo
         off = "training/off_policy/trajectory_staleness"
         lags = {f"{off}/min": (0, 1, 0)[step - 1], f"{off}/mean": (0, 1, 0.25)[step - 1]}
         lags[f"{off}_worst/max"] = (0, 1, 1)[step - 1]
-        logger.log(data | lags | {"response_length/clip_ratio": 0.5, "timing_s/step": 2.0}, step=step)
+        logger.log(data | lags | {"response_length/clip_ratio": 0.6, "timing_s/step": 2.0}, step=step)
     logger.finish()
     assert collect(log, run) == 3
     merged = load(run)
     assert [line.reward for line in merged.metrics] == [0.25, 0.5, 0.75]
-    assert [line.truncated for line in merged.metrics] == [0.5] * 3
+    assert [(line.truncated, "truncated" in line.warnings) for line in merged.metrics] == [(0.6, True)] * 3
     assert merged.metrics[2].mu == pytest.approx(updates[5]["metrics"]["actor/fspo/mu"])
     assert [line.total for line in merged.timings] == [2.0] * 3
     assert merged.evaluations == [

@@ -6,10 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fspo.objectives import FSPO, RLOO, Band, Objective, Surrogate, Totals
-from fspo.objectives.batch import Batch
-from fspo.objectives.objective import Aggregation
-from fspo.objectives.primitives import pessimistic
+from fspo.objectives import FSPO, RLOO, Band, Batch, Objective, Surrogate, Totals, pessimistic
 
 
 class Mine(Objective):
@@ -17,7 +14,7 @@ class Mine(Objective):
 
     name: ClassVar[str] = "mine"
     summary: ClassVar[str] = "one line for `fspo methods`"
-    aggregation: ClassVar[Aggregation] = "sequence_mean_of_sums"
+    aggregation = "sequence_mean_of_sums"
 
     width: float = Field(0.1, ge=0, description="half-width of the range of S")
 
@@ -42,7 +39,7 @@ class Banded(Scaled):
 
     name: ClassVar[str] = "banded"
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
+    def band(self, lengths: Any, totals: Totals) -> Band:
         return Band(0.0, self.width, self.width)
 
 
@@ -51,7 +48,7 @@ class Torchbound(Banded):
 
     name: ClassVar[str] = "torchbound"
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
+    def band(self, lengths: Any, totals: Totals) -> Band:
         return Band(0.0, self.width * lengths.new_ones(1), self.width)
 
 
@@ -73,7 +70,7 @@ class Cubic(RLOO):
     summary: ClassVar[str] = "a rule of <b>another</b> package"
     clip_fields: ClassVar[tuple[str, ...]] = ("clip_high",)
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0, **_: Any) -> Band:
+    def band(self, lengths: Any, totals: Totals) -> Band:
         width = self.clip_high * lengths ** (1 / 3)
         return Band(-1e-4 * lengths, 2 * width, width)
 

@@ -39,8 +39,9 @@ def adaptive(name: str = "fspo", c: float = 0.2, drift: str | float = "bounded",
 def clipped(objective: LogBand, staleness: int, *rows: torch.Tensor) -> np.ndarray:
     """Which of the answers lose their gradient."""
     S, L, A = rows
-    low, high = objective.band(L, NO_TOTALS, staleness).bounds
-    return torch.where(A > 0, high < S, low > S).numpy()
+    mu, low, high, *_ = widths = objective.half_widths(NO_TOTALS, staleness)
+    z = (S - mu * L) / widths.width(L)
+    return torch.where(A > 0, z > high, z < -low).numpy()
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["Gaussian", "Student t"])
@@ -186,10 +187,58 @@ def test_state_survives_json_and_continues_identically() -> None:
     for batch in batches[31:]:
         second.observe(*batch)
     assert second.state_dict() == straight.state_dict()
-    with pytest.raises(ValueError, match="not a state of fspo_gate"):
-        second.load_state_dict({"0": {"mu": 1.0}})
-    with pytest.raises(ValueError, match="finite log-ratios"):
-        second.observe(torch.tensor([math.nan]), torch.ones(1), torch.ones(1))
+    law = {"exponent": 0.5, "updates": 1, "log_pivot": 2.0}
+    for bad in ({"0": {"mu": 1.0}}, {"law": law | {"log_pivot": None}}, {"law": law, "0": {"updates": 1, "mu": None}}):
+        with pytest.raises(ValueError, match="not a state of fspo_gate"):
+            second.load_state_dict(bad)
+    one, nan = torch.ones(1), torch.tensor([math.nan])
+    for rows in ((nan, one, one), (one, one, nan), (torch.ones(2), one, one)):
+        with pytest.raises(ValueError, match="finite log-ratios"):
+            second.observe(*rows)
+    assert second.state_dict() == straight.state_dict()
+
+
+@pytest.mark.parametrize(("clip_rate", "quantile"), [(1e-4, 3.719), (0.001, 3.090), (0.01, 2.326)])
+def test_a_small_rate_does_not_overshoot(clip_rate: float, quantile: float) -> None:
+    """Log-ratios that are four times larger after the first update: a step up is large where the rate is small."""
+    objective = adaptive(c=0.1, drift="zero")
+    objective = objective.model_copy(update={"clip_rate": clip_rate})
+    rng, L = np.random.default_rng(0), torch.full((256,), 100.0)
+    A = torch.tensor([1.0, -1.0]).repeat(128)
+    for update in range(200):
+        S = torch.tensor(rng.normal(0, (0.05, 0.2)[update > 0], 256))
+        objective.observe(S, L, A, 1)
+    low, high = objective.half_widths(NO_TOTALS, 1)[1:3]
+    assert (low, high) == pytest.approx(2 * [min(0.1, 0.02 * quantile)], rel=0.25)
+
+
+def test_the_caps_hold_from_the_first_update_on_whatever_the_exponent() -> None:
+    for exponent in (0.5, 0.75, 1.0):
+        objective = adaptive(c=0.1, exponent=exponent, drift="zero")
+        L, A = torch.full((64,), 400.0), torch.tensor([1.0, -1.0]).repeat(32)
+        for _ in range(3):
+            assert objective.band(L, NO_TOTALS).bounds[1].max() <= 0.1 * math.sqrt(400) + 1e-9
+            objective.observe(8 * torch.randn(64), L, A)
+
+
+def test_what_has_no_range_says_so() -> None:
+    rows = fspo.objectives.Responses(*(column.numpy() for column in simulate(np.random.default_rng(0), 400)[:2]),
+                                     np.tile([1.0, -1.0], 200), None)  # fmt: skip
+    for name, parameters, note in (
+        ("fspo", {"c_low": 0.0}, "half-width of 0"), ("rloo", {"clip_low": 0.0}, "half-width of 0"),
+        ("fspo_gate", {}, "cannot clip 60.0%"),
+    ):  # fmt: skip
+        at = fspo.objectives.get(name, **parameters).at_clip_rate(rows, 0.6)
+        assert at.objective is None
+        assert note in at.note
+    learnt = fspo.objectives.get("fspo_gate")
+    before = learnt.state_dict()
+    at = learnt.at_clip_rate(rows, 0.2)
+    assert at.objective is not None
+    at.objective.observe(*simulate(np.random.default_rng(0), 64))
+    assert learnt.state_dict() == before
+    with pytest.raises(ValueError, match=r"clip_rate = 0.5.* less than 0\.5"):
+        fspo.objectives.get("fspo_gate", clip_rate=0.5)
 
 
 def test_weights_of_old_answers_in_the_band_are_near_one_at_every_length() -> None:

@@ -86,7 +86,7 @@ def test_a_new_objective_is_drawn_if_it_has_a_band(tmp_path: Path) -> None:
     configure(folder, {"name": "grpo"})
     text = checked(write(folder)).text
     assert "the run's band" not in text
-    assert "The run's own range is not drawn: its objective has none of S" in text
+    assert "The run's own range is not drawn: its objective has no band on S" in text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_an_objective_that_is_not_known_here_is_not_imported(
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = make_run(tmp_path / "run", steps=3)
     assert own_rule(configure(folder, objective)) is None
-    assert "or is not known here (--trust imports it)" in checked(write(folder)).text
+    assert "or is not installed here (--trust imports it)" in checked(write(folder)).text
     assert "foreign_module" not in sys.modules
 
 

@@ -258,7 +258,6 @@ def test_code_reward(doubling: str) -> None:
     with Scorer(task) as scorer:
         values = [score.value for score in scorer.score([example] * 7, completions)]
     assert values == [1, 1, 1, 0, 0, 0, 0]
-    assert not scorer.failures
     assert graded.score(example, "print(2)") == pytest.approx(1 / 3)
 
 
@@ -309,7 +308,6 @@ def test_no_program_is_left_without_a_score(doubling: str, graded: bool) -> None
     with Scorer(task, timeout=0.2) as scorer:
         values = [score.value for score in scorer.score([example] * len(completions), completions)]
     assert values == [0.0] * len(completions)
-    assert not scorer.failures
 
 
 @WATCHED

@@ -18,6 +18,7 @@ import pytest
 
 import fspo.tasks as tasks
 from fspo.tasks import Score, Scorer, Task
+from fspo.tasks.scoring import failures, first_messages
 
 Rewards = Callable[[str], Task]
 Children = Callable[[], list[psutil.Process]]
@@ -60,7 +61,7 @@ def test_bad_rewards_are_counted_and_the_others_go_on(rewards: Rewards, capfd: p
     assert {name: score.value for name, score in scores.items() if not score.failure} == VALUES
     assert all(score.value is None for score in scores.values() if score.failure)
     assert everything[1::2] == [Score(1.0)] * len(bad)
-    assert scorer.failures == Counter(FAILURES.values())
+    assert failures(everything) == Counter(FAILURES.values())
     assert "no reward today" in scores["fail"].detail
     assert capfd.readouterr() == ("", "")
 
@@ -75,13 +76,13 @@ def test_numbers_of_all_libraries_are_rewards(rewards: Rewards) -> None:
     with Scorer(task, workers=1) as scorer:
         scores = scorer.score(asked(task, right + wrong), right + wrong)
     assert [score.value for score in scores] == [1.0] * len(right) + [None] * len(wrong)
-    assert scorer.failures == {"error": len(wrong)}
+    assert failures(scores) == {"error": len(wrong)}
     details = dict(zip(wrong, (score.detail for score in scores[len(right) :]), strict=True))
     assert all("not finite" in details[name] for name in ("np.nan", "Decimal NaN", "np.inf", "nan array"))
     assert all("not a number" in details[name] for name in ("vector", "str", "np.str_", "complex", "list"))
     assert "str '1.0'" in details["str"]
     assert "is beyond 1e+18: scale it down" in details["past float32"]
-    assert scorer.first_messages == {"error": details["np.nan"]}
+    assert first_messages(scores) == {"error": details["np.nan"]}
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -114,7 +115,6 @@ def test_scores_are_in_order(rewards: Rewards) -> None:
         for _ in range(2):  # the second time in larger chunks
             scores = scorer.score(examples, [str(i) for i in range(600)])
             assert [score.value for score in scores] == [i / 1000 for i in range(600)]
-    assert not scorer.failures
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -192,7 +192,6 @@ def test_bad_rewards_of_a_trusted_task_are_counted_too(returned: Any, children: 
         assert not children()
     assert [(score.value, score.failure) for score in scores] == [(None, "error"), (1.0, None)]
     assert tasks.get("sort").trusted
-    assert scorer.failures == {"error": 1}
 
 
 def test_the_parts_of_a_mixture_are_scored_by_their_own_rules(rewards: Rewards) -> None:

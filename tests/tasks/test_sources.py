@@ -106,7 +106,6 @@ def test_math_verify_is_right_in_worker_processes_and_from_another_thread(tmp_pa
         thread.start()
         thread.join()
         assert [score.value for score in scores] == wanted
-    assert not scorer.failures
 
 
 def test_math_verify_is_right_in_a_thread_of_this_process() -> None:
@@ -141,7 +140,6 @@ def test_public_sets_score_their_own_solutions(name: str, size: int, shared: Pat
     assert sum(score.value or 0.0 for score in own) == size
     assert sum(score.value or 0.0 for score in bare) == size
     assert sum(score.value or 0.0 for score in other) == 0
-    assert not scorer.failures
 
 
 def test_hugging_face_sets_load_from_a_folder(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class Analysis:
             self.heavy = bool(self.outliers.any()) or heavy_tails(S, L, law)
             if self.heavy and not self.outliers.any():
                 self.notes.append(
-                    "S has heavy tails: the intervals reach to the values of the middle half of the rows."
+                    "S has heavy tails: the intervals also cover the estimates from the middle half of the rows."
                 )
             return robust_law(law, S, L, self.outliers)
         except ValueError as error:
@@ -287,11 +287,11 @@ class Analysis:
         elif self.rule is None and "clipped" in self.roles and self.accepted is not None:
             yield f"The column {self.roles.columns['clipped']!r} is read as what was clipped."
         if "advantage" not in self.columns and not self.roles.mismatch:
-            yield "There are no advantages: a method counts as clipping on either side of its range."
+            yield "Without advantages, an answer outside the range on either side counts as clipped."
         if self.outliers.any():
             yield (
-                f"{self.outliers.sum():,} of {len(self.outliers):,} rows lie far outside of all others of like length: "
-                "the band, mu, sigma and H are without them, and the intervals reach to the values with them."
+                f"{self.outliers.sum():,} of {len(self.outliers):,} rows are outliers for their length: the band, "
+                "mu, sigma and H leave them out; the intervals also cover the estimates with them."
             )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fspo import objectives
 from fspo.audits.columns import Array
-from fspo.engines.translate import settings_blocks
+from fspo.engines.translate import mismatch_blocks, settings_blocks
 from fspo.fairness import FairnessReport
 from fspo.fairness.bins import Bins, Interval
 from fspo.fairness.measure import FAIR, FEW, report_of_bins
@@ -73,7 +73,13 @@ def parse_rule(text: str) -> Objective:
         if not equals:
             raise ValueError(f"--rule {text!r}: {part!r} is not of the form parameter=value")
         parameters[key] = yaml_value(value)
-    return objectives.get(name.strip(), **parameters)
+    objective = objectives.get(name.strip(), **parameters)
+    if objective.learns:
+        raise ValueError(
+            f"--rule {text!r}: {objective.name} learns its range during training: give one to audit, as in "
+            f"{objective.name}:clip_rate=null,c_low=0.05,c_high=0.05"
+        )
+    return objective
 
 
 # --- the recommended band ---------------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ class Recommendation:
     clip_rate: float  # share of the gradients that are clipped away
     fresh_interval: Interval  # of that share on fresh rows of the same distribution
     rows: int  # that have a gradient, from which the band was taken
-    outside: float  # share outside the band on either side: what the setting clip_rate of fspo counts
+    outside: float  # share outside the band on either side
     mu: float
     c_low: float
     c_high: float
@@ -259,14 +265,4 @@ def mismatch_rules(responses: Responses, bins: Bins) -> MismatchAudit:
         accepted["sqrt(L)"] = z <= c
     rules = [Rule(name, report_of_bins(bins, 1.0 - kept)) for name, kept in accepted.items()]
     weights = bins.sum(np.where(accepted["TRL"], np.exp(np.minimum(D, high)), 0.0)) / bins.sum()
-    return MismatchAudit(rules, mu, c, weights.tolist(), {} if c is None else _mismatch_settings(mu, c))
-
-
-def _mismatch_settings(mu: float, c: float) -> dict[str, str]:
-    """The sqrt(L) rule as settings of each trainer that samples with another engine."""
-    loss = "actor_rollout_ref.actor.policy_loss.objective.mismatch"
-    arguments = f'{{"mismatch": {{"c": {c:g}, "drift": {mu:g}}}}}'
-    return {
-        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={arguments},\n)',
-        "verl, beside the settings of fspo": f"+{loss}.c={c:g} \\\n+{loss}.drift={mu:g}",
-    }
+    return MismatchAudit(rules, mu, c, weights.tolist(), {} if c is None else mismatch_blocks(mu, c))

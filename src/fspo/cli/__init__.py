@@ -10,9 +10,8 @@ from rich.text import Text
 
 from fspo.text import visible
 
-__all__ = ["JsonOut", "Terminal", "Trust"]
+__all__ = ["JsonOut", "Terminal"]
 
-Trust = Annotated[bool, typer.Option("--trust", help="import the Python code that the run's configuration names")]
 JsonOut = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="write all figures here; `-` is standard output")
 ]

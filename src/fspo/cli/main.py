@@ -13,7 +13,7 @@ import warnings
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fspo import __version__
@@ -88,14 +88,19 @@ def recipes(name: Annotated[str | None, typer.Argument(help="print this recipe")
     if name is not None:
         print(library.located(f"recipe:{name.removeprefix('recipe:')}").read_text(), end="")
         return
-    table = Table("recipe", "engines", "what it trains")
+    table = Table(_name("recipe"), "engines", "what it trains")
     for key in library.names():
         table.add_row(key, library.note(key, "engines"), Text(library.summary(key)))
     console.print(table)
 
 
+def _name(title: str) -> Column:
+    """The column of names, which are not broken over lines."""
+    return Column(title, no_wrap=True)
+
+
 def _list(kind: str, what: str, rows: dict[str, str]) -> None:
-    table = Table(kind, what)
+    table = Table(_name(kind), what)
     for key, summary in rows.items():
         table.add_row(Text(visible(key)), Text(visible(summary)))
     console.print(table)
@@ -105,7 +110,7 @@ def _describe(name: str, summary: str, settings: type[Settings]) -> None:
     from fspo.settings import described
 
     console.print(Text.assemble((visible(name), "bold"), f": {visible(summary)}"))
-    table = Table("parameter", "type", "default", "range", "what it is")
+    table = Table(_name("parameter"), "type", "default", "range", "what it is")
     for row in described(settings):
         table.add_row(row.name, Text(row.type), Text(row.default), Text(row.range), Text(row.description))
     console.print(table)

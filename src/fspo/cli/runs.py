@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fspo.cli import JsonOut, Terminal, Trust
+from fspo.cli import JsonOut, Terminal
 from fspo.runtime import quiet
 from fspo.text import visible
 
@@ -270,7 +270,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="file to write; default: report.html in the run's folder, or compare.html")
     ] = None,
-    trust: Trust = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="import the Python code that the run's configuration names")
+    ] = False,
 ) -> None:
     """Write the report of a run, or one page that compares several: a single file that opens offline.
 

@@ -298,12 +298,12 @@ def _line(results: SuiteResults, method: str, x: Sequence[float], values: Sequen
 
 
 def _look(results: SuiteResults, method: str) -> tuple[int, bool]:
-    """The colour of a method, its objective's if no method before it has that, and whether its lines are dashed."""
+    """A method's colour, its objective's own unless an earlier method uses it, and whether its lines are dashed."""
     looks: dict[str, tuple[int, bool]] = {}
     for name, values in results.suite.methods.items():
         dashed = len(looks) >= COLOURS
         taken = {colour for colour, other in looks.values() if other == dashed}
-        own: int = objectives.get_class(values.objective["name"]).color
+        own: int = objectives.get_class(values.objective["name"]).colour
         free = set(range(1, COLOURS + 1)) - taken
         looks[name] = own if own in free else min(free, default=own), dashed
     return looks[method]

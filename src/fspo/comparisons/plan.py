@@ -204,9 +204,9 @@ def train_config(config: Values) -> TrainConfig:
     return TrainConfig(**merge(values, kept))
 
 
-def key_of(config: Values, warm_start: int, schema: int = SCHEMA_VERSION) -> str:
+def key_of(config: Values, warm_start: int) -> str:
     """The key of a cell, from what was set."""
-    return _digest([schema, config, warm_start])
+    return _digest([SCHEMA_VERSION, config, warm_start])
 
 
 def _digest(value: Any) -> str:

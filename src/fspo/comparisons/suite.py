@@ -100,7 +100,7 @@ class Suite(Settings):
                 listed = ", ".join(f"{label} {number}" for label, number in numbers.items())
                 raise ValueError(f"the methods have different numbers of trials ({listed}): give each the same number")
         if len(self.all_tasks) < len(self.tasks) + len(self.confirm) + len(self.crossed):
-            raise ValueError("a label is under two of tasks, confirm and crossed: a task is either chosen by or not")
+            raise ValueError("a label is under two of tasks, confirm and crossed: list each task under one of them")
         for label, values in [("base", self.base), *self.all_tasks.items(), *self.settings.items()]:
             own = {"objective", "seed"} | ({"advantage"} if label not in self.crossed else set())
             for key in own & values.keys():

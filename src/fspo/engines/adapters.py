@@ -5,7 +5,7 @@ learns its band, takes its drift from the batch, or ranks the tokens of the batc
 
 Most of these trainers divide the sum of what a hook returns by the trained tokens of the whole batch. That gives the
 loss of the whole batch exactly for an objective that is a mean over tokens, as `fspo` is with its default scale. One
-that is a mean over responses must know how many responses there are for a token: give `mean_length`.
+that is a mean over responses needs the number of responses per token: give `mean_length`.
 
 Nothing here imports another trainer before its hook is called.
 """
@@ -38,7 +38,7 @@ TRAINERS_OWN = {  # options of an objective that need a tensor, and the tensor
 
 
 def fixed(objective: str | Objective, gives: Sequence[str] = (), **parameters: Any) -> Objective:
-    """The objective; refused if a hook without state, which `gives` these further tensors, cannot compute it."""
+    """The objective, refused if a stateless hook cannot compute it; `gives` are the further tensors the hook has."""
     if isinstance(objective, str):
         objective = objectives.get(objective, **parameters)
     name = objective.name

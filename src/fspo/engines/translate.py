@@ -1,6 +1,6 @@
 """What any other trainer needs: refusals, the sampler's rule, model and prompts in its format.
 
-Importing this module imports neither torch nor another trainer, and tasks with the first function that needs them.
+Importing this module imports neither torch nor a trainer; tasks are imported on first use.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def start(
     config: TrainConfig, folder: Path, progress: Callable[[int, int, float], None] | None = None, *, fresh: bool = False
 ) -> str:
     """The folder or hub name of the model that training starts from, in Hugging Face's format; `progress` follows a
-    warm start. With `fresh` it is made again: what the folder has may be of a start that failed."""
+    warm start. `fresh` makes it again, since a failed start may have left a model."""
     from fspo.model.loading import load, save
     from fspo.training.warmup import warm_start
 
@@ -151,4 +151,14 @@ def settings_blocks(objective: Mapping[str, Any], updates: int) -> dict[str, str
         "fspo": " \\\n".join(ours),
         "TRL": f'FSPOConfig(\n    objective="{name}",\n    objective_args={{\n{arguments}\n    }},\n)',
         "verl (updates: optimiser steps per rollout)": " \\\n".join(verl),
+    }
+
+
+def mismatch_blocks(mu: float, c: float) -> dict[str, str]:
+    """The sqrt(L) rule as settings of each trainer that samples with another engine."""
+    loss = "actor_rollout_ref.actor.policy_loss.objective.mismatch"
+    arguments = f'{{"mismatch": {{"c": {c:g}, "drift": {mu:g}}}}}'
+    return {
+        "TRL": f'FSPOConfig(\n    objective="fspo",\n    objective_args={arguments},\n)',
+        "verl, beside the settings of fspo": f"+{loss}.c={c:g} \\\n+{loss}.drift={mu:g}",
     }

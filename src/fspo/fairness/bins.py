@@ -78,11 +78,11 @@ class Bins:
         return np.bincount(self.index, values, len(self))
 
 
-def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None) -> Array:
+def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None, least: float = 0.5) -> Array:
     """The inner edges of `bins` bins of equal shares, each an observed value.
 
-    Where many responses have one value there are fewer: no bin has less than half of its share, since one of a few
-    responses would decide the LRE. With `count`, the values are distinct and in order, and each stands for so many
+    Where many responses have one value there are fewer bins: none has less than `least` of its share, since one of a
+    few responses would decide the LRE. With `count`, the values are distinct and in order, and each stands for so many
     responses.
     """
     if bins < 1:
@@ -92,9 +92,9 @@ def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None)
         distinct, count = np.unique(distinct, return_counts=True)
     ends = np.cumsum(count)
     ranks = np.maximum(np.ceil(ends[-1] * (np.arange(1, bins) / bins) - 1), 0)
-    least, kept = ends[-1] / bins / 2, [-1]
+    fewest, kept = least * ends[-1] / bins, [-1]
     for k in np.unique(np.searchsorted(ends, ranks, side="right")):
-        if ends[k] - (ends[kept[-1]] if kept[-1] >= 0 else 0) >= least and ends[-1] - ends[k] >= least:
+        if ends[k] - (ends[kept[-1]] if kept[-1] >= 0 else 0) >= fewest and ends[-1] - ends[k] >= fewest:
             kept.append(int(k))
     return np.asarray(distinct[kept[1:]])
 

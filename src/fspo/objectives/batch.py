@@ -139,7 +139,7 @@ class Batch:
         return self.to_tokens(self.advantages)
 
     def to_tokens(self, values: Tensor) -> Tensor:
-        """Values in the shape of the advantages as `token_advantages` are."""
+        """Values per response spread over tokens; values per token as they are."""
         return values if self.by_token else self.spread(values)
 
     @property
@@ -163,7 +163,7 @@ class Batch:
         return tokens.sum(-1) if hidden else masked(tokens, self.mask).sum(-1)
 
     def share(self, tokens: Tensor) -> Tensor:
-        """(B,): the share of each response's trained tokens that a tensor of tokens marks, or its mean over them."""
+        """(B,): the mean over each response's trained tokens; of a bool tensor, the share that is True."""
         if tokens.dtype == torch.bool:
             if not tokens.any():
                 return torch.zeros_like(self.lengths)
@@ -173,7 +173,7 @@ class Batch:
         return self.row_sum(tokens) / self.lengths
 
     def share_(self, tokens: Tensor) -> Tensor:
-        """`share` of a tensor that is not needed any more: it is overwritten, and no other is made."""
+        """`share`, in place."""
         return self.row_sum(self.hide_(tokens), hidden=True) / self.lengths
 
     def hide_(self, tokens: Tensor) -> Tensor:

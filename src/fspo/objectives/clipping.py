@@ -106,6 +106,8 @@ def at_rate(objective: Objective, rows: Responses, clip_rate: float) -> AtRate:
     band = objective.band(rows.lengths, rows.totals)
     if band is None:
         return _at_rate_softly(objective, rows, clip_rate)
+    if not (np.all(band.below > 0) and np.all(band.above > 0)):
+        return AtRate(note="has a half-width of 0, which cannot be widened")
     x = rows.tokens if objective.clips_tokens else rows.log_ratio
     return at_threshold(objective.scaled, np.asarray(x), band, rows, clip_rate, tokens=objective.clips_tokens)
 

@@ -66,7 +66,7 @@ class Objective(Settings, ABC):
     summary: ClassVar[str]
     aggregation: ClassVar[Aggregation]
     label: ClassVar[str]  # its name in charts and tables; the name itself if a class sets none
-    color: ClassVar[int] = 6  # in the palette of the pages, 1 to 10
+    colour: ClassVar[int] = 6  # in the palette of the pages, 1 to 10
     clip_fields: ClassVar[tuple[str, ...]] = ()  # the parameters of its clip range
     clips: ClassVar[bool] = True  # whether a response can lose its gradient
     clips_tokens: ClassVar[bool] = False  # whether `band` is on a token's log-ratio and not on S
@@ -106,7 +106,7 @@ class Objective(Settings, ABC):
 
     # --- what it clips, as audit, report, compare and explore ask it -----------------------------------------------
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band | None:
+    def band(self, lengths: Any, totals: Totals) -> Band | None:
         """Where S (or a token's log-ratio) is not clipped, at each of `lengths`; None where there is no such range.
 
         `totals` are the sums of the batch, from which a band may take its drift. Tensors and arrays both work.
@@ -123,15 +123,15 @@ class Objective(Settings, ABC):
         return self.exponent_cap if weighting is None else self.exponent_cap / weighting.scale
 
     def scaled(self, k: float) -> Objective | None:
-        """Itself with a clip range k times as wide, in log space; None where there is no range to set."""
+        """A copy with a clip range k times as wide, in log space; None where there is no range to set."""
         return None
 
     def centred(self, mu: float) -> Objective:
-        """Itself with its band centred on a drift that was measured, where the band has a centre."""
+        """A copy with its band centred on a drift that was measured, where the band has a centre."""
         return self
 
     def recorded(self, metrics: Mapping[str, Any]) -> Objective:
-        """Itself with the band that an update recorded in its metrics."""
+        """A copy with the band that an update recorded in its metrics."""
         return self
 
     def survival(self, rows: Responses) -> Callable[[float], Array]:
@@ -139,7 +139,7 @@ class Objective(Settings, ABC):
         return default_survival(self, rows) if self.clips else lambda k: np.ones(len(rows.lengths))
 
     def at_clip_rate(self, rows: Responses, clip_rate: float) -> AtRate:
-        """Itself with the range that clips this share of the responses that have a gradient."""
+        """A copy with the range that clips this share of the responses that have a gradient."""
         return at_rate(self, rows, clip_rate)
 
     @property

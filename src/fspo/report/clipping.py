@@ -29,8 +29,8 @@ from fspo.text import percent, short
 SAME_ANSWERS_BINS = 6  # as many as have space for their names
 SCATTER_POINTS = 2000
 NO_BAND = (
-    "The run's own range is not drawn: its objective has none of S that depends on the length alone, or is not known "
-    "here (--trust imports it)."
+    "The run's own range is not drawn: its objective has no band on S that depends on length alone, or is not "
+    "installed here (--trust imports it)."
 )
 
 CLIP_RATE = MetricPanel(
@@ -66,7 +66,7 @@ def same_answers(run: ReportRun) -> Plot:
     rules, notes = rules_at(run.rows, rate)
     for rule in rules:
         if rule.name != run.objective.get("name") or own.clip_rate < LOWEST_RATE:
-            reports.append((rule.objective.label, rule.objective.color, rule.report(run.rows)))
+            reports.append((rule.objective.label, rule.objective.colour, rule.report(run.rows)))
     groups = [charts.Bars(label, report.bins, colour) for label, colour, report in reports]
     flat = ", ".join(f"{label} {100 * report.flatness:.1f}" for label, _, report in reports)
     svg = charts.bars(
@@ -175,7 +175,9 @@ def log_ratios(run: ReportRun) -> Plot | None:
 def _curves(rule: DrawnBand, L: Floats, label: str, *, of_run: bool) -> list[Series]:
     """The upper and the lower bound; the axes are set by the run's own alone."""
     low, high = rule.bounds(L)
-    upper = Series(label, L.tolist(), high.tolist(), colour=rule.objective.color, dashed=not of_run, cut_off=not of_run)
+    upper = Series(
+        label, L.tolist(), high.tolist(), colour=rule.objective.colour, dashed=not of_run, cut_off=not of_run
+    )
     return [upper, replace(upper, label="", y=low.tolist())]
 
 

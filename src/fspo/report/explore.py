@@ -53,7 +53,7 @@ def _rule(objective: Objective) -> dict[str, Any]:
     assert band is not None
     centre, below, above = (values.tolist() for values in band)
     return {
-        "key": objective.name, "name": objective.name, "summary": objective.summary, "colour": objective.color,
+        "key": objective.name, "name": objective.name, "summary": objective.summary, "colour": objective.colour,
         "dashed": False, "centred": False, "centre": centre, "below": below, "above": above,
         "parameters": _widened(objective),
     }  # fmt: skip

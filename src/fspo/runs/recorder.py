@@ -48,6 +48,9 @@ BINS = 6  # of length, as `log.bins`
 MEANS = ("loss", "grad_norm", "norm_clipped", "capped", "kl", "c_low", "c_high", "drift", "exponent", "pivot")
 """Metrics of a step that are means over its updates; the numbers of an objective's own are such means too."""
 
+LAST = ("mu", "sigma", "c_low", "c_high", "drift", "exponent", "pivot")
+"""Metrics of a step that are those of its last off-policy update: the means of a band would be of no update."""
+
 FEW_SAMPLES = 0.1  # an effective sample size below this share is worth a warning
 MOST_ROWS = 1 << 18  # that are kept in memory; a rollout of more is written in pieces, as several steps
 
@@ -135,7 +138,8 @@ class Recorder:
         if self.rule is not None and self.rule.learns:
             raise ValueError(f"{self.rule.name} learns its band, so a rule does not say what it clips: give accepted")
         self._folder = folder if folder is None or isinstance(folder, RunWriter) else Path(folder).absolute()
-        self.bins, self.copies, self.optional, self.announces = bins, copies, optional, False
+        self.bins, self.copies, self.optional = bins, copies, optional
+        self.warns = self._started = False  # whether warnings are issued here, and whether `record` was called
         self.per_rollout, self.per_update = updates, parts
         self.lost = 0  # steps that could not be written
         self.not_finite = 0  # micro-batches that were left out
@@ -207,8 +211,8 @@ class Recorder:
         tokens = {"logprobs": logprobs, "old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs,
                   "advantages": advantages, "accepted": accepted}  # fmt: skip
         with self._lock:
-            if not self.announces:  # the first call
-                self.announces = True
+            if not self._started:
+                self.warns = self._started = True
                 atexit.register(self.flush)
                 if not self._described:
                     self.describe({}, "own loop")
@@ -307,7 +311,7 @@ class Recorder:
                     self._warn("two", f"two recorders write to {self._folder}: make one, or give each its own folder")
                 self.written = self.close(self.step, cut=self._must_cut, **self._known)
                 self._must_cut = False
-                for kind, text in self.written.warnings.items() if self.announces else ():
+                for kind, text in self.written.warnings.items() if self.warns else ():
                     self._warn(kind, text)
 
     def add(self, update: Update) -> None:
@@ -360,7 +364,7 @@ def _tensors(name: str, values: Any) -> Any:
 
 
 def _metric(name: str, value: Any) -> float:
-    """A further metric as a number, where `Metrics` has a number of that name, or nothing."""
+    """A further metric as a float; refused if `Metrics` has another type under that name."""
     try:
         Metrics(step=1, cut=None, **{name: float(value)})
     except (TypeError, ValueError, RuntimeError):
@@ -408,7 +412,6 @@ def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
         "on_policy": not moved,
         "updates": len(updates),
         "rows": sum(len(u.columns["length"]) for u in updates),
-        "rows_computed": sum(len(u.computed) for u in updates),
     }
     own = {key for u in done for key in u.metrics} - Metrics.model_fields.keys()
     for key in (*MEANS, *sorted(own)):
@@ -421,7 +424,7 @@ def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
     if moved:
         values |= clipping(moved, bins)
         values["ess"] = min(u.metrics["ess"] for u in moved)
-        values |= {key: moved[-1].metrics[key] for key in ("mu", "sigma")}
+        values |= {key: moved[-1].metrics[key] for key in LAST if key in moved[-1].metrics}
     return values
 
 
@@ -448,7 +451,6 @@ def clipping(updates: list[Update], bins: int = BINS, draws: int = 4000) -> dict
             ClipBin(low=b.low, high=b.high, count=b.count, clip_rate=b.clip_rate, interval=b.clip_interval)
             for b in report.bins
         ],
-        "log_ratio_size": float(np.abs(S).mean()),
     }
 
 

@@ -93,7 +93,6 @@ class Metrics(Line):
     # the updates
     updates: Whole | None = None
     rows: Whole | None = None  # responses of all updates
-    rows_computed: Whole | None = None  # those of them that had a forward pass
     on_policy: bool | None = None  # no update was off-policy
     skipped: Whole | None = None  # updates without a finite gradient, since the run began
     lr: Number = None
@@ -102,9 +101,9 @@ class Metrics(Line):
     norm_clipped: Number = None  # share of the updates whose norm was above the limit
     capped: Number = None  # share of weights at the exponent cap
     kl: Number = None  # of the last update, nats per token
-    mu: Number = None  # of the last off-policy update
-    sigma: Number = None
     ess: Number = None  # least of the step's off-policy updates, as a share
+    mu: Number = None  # this and what follows are of the last off-policy update
+    sigma: Number = None
     drift: Number = None  # centre and half-widths of the objective's band
     c_low: Number = None
     c_high: Number = None
@@ -116,7 +115,6 @@ class Metrics(Line):
     lre_interval: Interval | None = None
     flatness: Number = None
     clip_by_length: list[ClipBin] = []
-    log_ratio_size: Number = None  # mean of |S|
     warnings: dict[str, str] = {}  # by kind
 
 

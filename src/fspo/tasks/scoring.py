@@ -61,9 +61,13 @@ def first_messages(scores: Iterable[Score]) -> dict[str, str]:
     return messages
 
 
+def failures(scores: Iterable[Score]) -> dict[str, int]:
+    """How many answers could not be scored, by kind."""
+    return dict(Counter(score.failure for score in scores if score.failure))
+
+
 class Scorer:
-    """Scores batches in order. An answer that cannot be scored is counted in `failures` and does not stop the others;
-    `first_messages` has the first message of each kind of failure.
+    """Scores batches in order. An answer that cannot be scored does not stop the others.
 
     `timeout` is in wall-clock seconds per answer. `memory_mb` is what a scoring process may allocate in addition to the
     libraries it has loaded.
@@ -71,8 +75,6 @@ class Scorer:
 
     def __init__(self, task: Task, workers: int = 2, timeout: float = 10.0, memory_mb: int = 2048) -> None:
         self.task = task
-        self.failures: Counter[str] = Counter()
-        self.first_messages: dict[str, str] = {}
         self._setup = (task, workers, timeout, memory_mb)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,12 +95,8 @@ class Scorer:
         with self._lock:
             server = self._start()
             if server is None:
-                scores = [checked(self.task, example, text) for example, text in samples]
-            else:
-                scores = self._ask(server, samples)
-            self.failures.update(score.failure for score in scores if score.failure)
-            self.first_messages = first_messages(scores) | self.first_messages
-        return scores
+                return [checked(self.task, example, text) for example, text in samples]
+            return self._ask(server, samples)
 
     def _ask(self, server: "Connection[Any, Any]", samples: list[Sample]) -> list[Score]:
         """The scores of the server."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +14,7 @@ from fspo.model.answers import Answers
 from fspo.model.loading import Policy
 from fspo.rollout.generate import decode, encode, generate
 from fspo.tasks import Task
-from fspo.tasks.scoring import Scorer, first_messages
+from fspo.tasks.scoring import Scorer, failures, first_messages
 from fspo.tasks.task import Example
 from fspo.training.processes import Team
 
@@ -52,7 +51,6 @@ def _sampled(
     groups = []
     for g, example in enumerate(examples):
         part = slice(g * n, (g + 1) * n)
-        failed = [score for score in scores[part] if score.failure]
         described = {
             "index": example.index,
             "task": example.task,
@@ -69,8 +67,8 @@ def _sampled(
                 texts=texts[part],
                 rewards=[math.nan if score.value is None else score.value for score in scores[part]],
                 examples=[described],
-                failures=dict(Counter(score.failure for score in failed if score.failure)),
-                failure_messages=first_messages(failed),
+                failures=failures(scores[part]),
+                failure_messages=first_messages(scores[part]),
             )
         )
     return groups

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from pydantic import Field
 
-from fspo.fairness.bins import cut
+from fspo.fairness.bins import cut, quantile_edges
 from fspo.fairness.measure import wilson
 from fspo.model.loading import Policy
 from fspo.ratios import Floats
 from fspo.rollout.generate import decode, encode, generate
 from fspo.runs import Evaluated, Rate, RateBin
 from fspo.tasks import Task
-from fspo.tasks.scoring import Score, Scorer, first_messages
+from fspo.tasks.scoring import Score, Scorer, failures, first_messages
 from fspo.training.processes import Team
 
 SOLVED = 1.0 - 1e-9  # a graded reward counts as solved when it is whole
@@ -130,7 +129,7 @@ def summarise(answers: Sequence[Answer], split: str, prompts: int, samples: int)
         reward=float(np.mean([a.reward for a in known])) if known else math.nan,
         truncated=float(np.mean([a.truncated for a in answers])),
         unscored=len(failed),
-        unscored_by_kind=dict(Counter(score.failure for score in failed if score.failure)),
+        unscored_by_kind=failures(failed),
         unscored_example=first_messages(failed),
         pass_at={k: float(values.mean()) for k, values in estimates.items()},
         pass_at_interval={k: _interval(values) for k, values in estimates.items()},
@@ -176,7 +175,8 @@ def _bootstrap(right: Floats, n: Floats) -> tuple[float, float]:
 def _by(attribute: Sequence[float], solved: Floats) -> list[RateBin]:
     if not len(solved):
         return []
-    cells = cut(np.asarray(attribute, dtype=float), 4)
+    values = np.asarray(attribute, dtype=float)
+    cells = cut(values, quantile_edges(values, 4, least=0.0))
     rates = [_rate(solved[cells.index == k]) for k in range(len(cells))]
     return [RateBin(**dict(rate), low=low, high=high) for rate, (low, high) in zip(rates, cells.ranges, strict=True)]
 

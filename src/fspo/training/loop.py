@@ -172,7 +172,7 @@ class _Training:
             raise _nothing_scored(f"the evaluation at step {step}", line.unscored_example)
 
     def _sample(self, step: int) -> Answers:
-        """A rollout, with the log-probs that must be taken now: pi_old, if the policy will have moved on, and the
+        """A rollout, with the log-probs that must be taken before the policy moves: pi_old under staleness, and the
         reference's."""
         precision = self.config.rollout.precision
         with rounded(self.policy, precision):

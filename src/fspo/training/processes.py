@@ -40,7 +40,7 @@ T = TypeVar("T")
 _NOTHING = object()
 
 PATIENCE = timedelta(hours=6)  # for one exchange: the slowest process may have hours of sampling left
-GRACE = 5.0  # seconds in which a process that has ended is known to have ended
+GRACE = 5.0  # seconds to wait for another process's exit code
 POLL = 0.05
 LOST_MAIN = 75  # exit code of a process that ended only because another had
 

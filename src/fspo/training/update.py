@@ -60,7 +60,8 @@ class Learner:
         members = answers.members
         updates: list[Update] = []
         every = self.config.log.cosine
-        behind = self.config.rollout.staleness * settings.epochs * settings.minibatches
+        late = self.config.rollout.staleness  # rollouts; nothing was trained on before the first arrived
+        behind = max(0, min(late, step - 1 - late)) * settings.epochs * settings.minibatches
         for epoch in range(settings.epochs):
             minibatches = group_order(len(answers.prompts), settings.minibatches, (self.config.seed, step, epoch))
             if answers.old is None:
@@ -118,6 +119,10 @@ class Learner:
             return rows
         return [i for i in rows if ratios.has_gradient(answers.advantages[i])]
 
+    def _gives_old(self, staleness: int) -> bool:
+        """Whether the forward of an update gives the old log-probs of its rows; stale rollouts have them already."""
+        return staleness == 0 and not self.config.rollout.staleness
+
     def _update(self, answers: Answers, rows: list[int], update: int, staleness: int, compare: int | None) -> Update:
         """One optimiser step, the same in every process; `compare` is the step whose last update also measures the
         direction of its first micro-batch."""
@@ -128,15 +133,17 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         measured = (compare, update) if compare is not None and self.team.is_main else None
         mine = self._differentiate(answers, own, rows, len(computed), lengths, staleness, measured)
-        if staleness == 0:
+        if self._gives_old(staleness):
             mine.old = answers.old[own].cpu()
         parts = self.team.gather(mine)
-        if staleness == 0 and self.team.size > 1:
+        if self._gives_old(staleness) and self.team.size > 1:
             answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
         log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
         loss = sum(part.loss for part in parts)
         healthy = all(part.healthy for part in parts)
-        if staleness == 0 and not healthy:  # without old log-probs, the later updates on these rows are skipped too
+        if (
+            self._gives_old(staleness) and not healthy
+        ):  # without old log-probs, the later updates on these rows are skipped too
             answers.old[computed] = math.nan
         if computed:
             self.team.sum_gradients(self.parameters)
@@ -177,7 +184,7 @@ class Learner:
             out = self._forward(batch) if k or out is None else out
             chosen = [own[i] for i in indices.tolist()]
             width = out.mask.shape[1]
-            if staleness == 0:
+            if self._gives_old(staleness):
                 answers.old[chosen, :width] = out.logprobs.detach()
             old = answers.old[chosen, :width]
             if not torch.isfinite(out.logprobs.detach().sum() - old.sum()):
@@ -208,8 +215,8 @@ class Learner:
         self, answers: Answers, own: list[int], micro: list[tuple[Answers, Tensor]]
     ) -> tuple[Totals, LogProbs | None]:
         """Sums over the minibatch for an objective that estimates its band from the data, which it needs before the
-        first micro-batch is differentiated. Where this process has one, they come from its forward, which is returned
-        too; where it has several, from a pass of their own. NaN where log-probs are not finite."""
+        first micro-batch is differentiated. With one micro-batch they come from its forward pass, which is returned for
+        reuse; with several, from a separate pass. NaN where log-probs are not finite."""
         sums, out, now = [0.0] * len(Totals(0, 0).vector()), None, None
         if len(micro) == 1:
             out = self._forward(micro[0][0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from fspo import tasks
 from fspo.config import TrainConfig, is_chat
 from fspo.engines.translate import CLIP_NORM, PROMPT, loggers, refuse, rows, start, start_path
 from fspo.model.loading import Policy, end_ids, set_threads
-from fspo.runs import Observer, RunWriter, Sample, Timing, claimed
-from fspo.tasks.scoring import Scorer
+from fspo.runs import Observer, RunWriter, Sample, Timing, claimed, unscored_warnings
+from fspo.tasks.scoring import Scorer, failures, first_messages
 from fspo.training.evaluate import evaluate
 from fspo.training.stopping import RunInterruptedError, interrupts
 
@@ -69,6 +69,7 @@ def dry_run(config: TrainConfig, folder: Path) -> str:
 def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: Observer | None = None) -> None:
     """Run `config` on TRL; with `resume`, go on from its last checkpoint."""
     try:
+        from accelerate.utils import gather_object
         from datasets import Dataset
         from transformers import AutoTokenizer, PrinterCallback
         from trl.trainer import grpo_trainer  # noqa: F401
@@ -115,7 +116,10 @@ def train(config: TrainConfig, folder: Path, *, resume: bool = False, observer: 
         def reward(prompts: Any, completions: Any, index: list[int], **_: Any) -> list[float | None]:
             texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
             examples = [task.example("train", i) for i in index]
-            scores = [score.value for score in scorer.score(examples, texts)]
+            given = scorer.score(examples, texts)
+            failed = gather_object([score for score in given if score.failure])
+            trainer.scoring = {"unscored_by_kind": failures(failed), "unscored_example": first_messages(failed)}
+            scores = [score.value for score in given]
             spread = range(0, len(texts), -(-len(texts) // max(1, config.log.samples)))
             samples[:] = [
                 {"task": examples[i].task, "prompt": examples[i].prompt, "completion": texts[i], "reward": scores[i]}
@@ -163,6 +167,11 @@ def _callback(
     updates = config.update.epochs * config.update.minibatches
     warned: set[str] = set()  # kinds of warnings
 
+    def warn(kinds: Mapping[str, str]) -> None:
+        for kind in kinds.keys() - warned:
+            warned.add(kind)
+            observer.warn(kinds[kind])
+
     def evaluate_at(step: int) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             warnings.warn("no held-out evaluation: it needs the whole model on one device", stacklevel=2)
@@ -175,6 +184,7 @@ def _callback(
         model.train(was_training)
         line = evaluation.line(step)
         writer.append(line)
+        warn({f"held-out {kind}": text for kind, text in unscored_warnings(line).items()})
         observer.evaluation(line)
 
     class Follow(TrainerCallback):
@@ -188,14 +198,9 @@ def _callback(
                 return
             for values in samples:
                 writer.append(Sample(step=step, **values))
-            for kind in scorer.failures.keys() - warned:
-                warned.add(kind)
-                observer.warn(f"answers could not be scored; the first {kind}: {scorer.first_messages[kind]}")
             metrics = trainer.tracker.written
             if metrics is not None and metrics.step == step:
-                for kind in metrics.warnings.keys() - warned:
-                    warned.add(kind)
-                    observer.warn(metrics.warnings[kind])
+                warn(metrics.warnings)
                 observer.step(metrics, Timing(step=step))
             if step % config.eval.every == 0 or step == config.steps:
                 evaluate_at(step)

@@ -165,12 +165,13 @@ class FSPOTrainer(GRPOTrainer):
         self.describe_run = True  # write config.yaml and run.json when training begins
         self._scores: tuple[Tensor, list[bool]] | None = None  # rewards of all processes, truncated of this one
         self._rollout: dict[str, Any] = {}  # metrics of the answers of the last rollout
+        self.scoring: dict[str, Any] = {}  # metrics that a reward function adds to them
         self._window = config.gradient_accumulation_steps
         self._tokens = 0.0  # trained tokens of the optimiser step, over all processes
         self._entropy = torch.zeros(2, device=self.accelerator.device)  # sum and count of tokens in the optimiser step
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        self.tracker.announces = self.describe_run  # a script has no display of ours
+        self.tracker.warns = self.describe_run  # a script has no display of ours
         if self.describe_run and self.args.sampler_rule:
             self.accelerator.print(self.args.sampler_rule)
         if self.describe_run and self.tracker.writer is not None:
@@ -215,7 +216,7 @@ class FSPOTrainer(GRPOTrainer):
                 "reward": float(rewards.nanmean()), "length": logged["completions/mean_length"][-1],
                 "truncated": logged["completions/clipped_ratio"][-1], "groups": counts.groups,
                 "groups_without_variance": counts.without_variance, "groups_single": counts.single,
-                "unscored": counts.unscored,
+                "unscored": counts.unscored, **self.scoring,
             }  # fmt: skip
         return output
 

@@ -35,7 +35,7 @@ UNUSED = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "ta
 EVERY_RANK: dict[str, Any] = {
     "pipeline_model_parallel_size": 1, "pipeline_parallel_size": 1, "pp_size": 1, "dynamic_context_parallel": False,
 }  # fmt: skip
-"""Settings of verl's engines by which some ranks see no loss, or share rows, and the values at which none does."""
+"""verl's settings under which some ranks see no loss or share rows, with their safe values."""
 
 
 @dataclass

@@ -32,6 +32,7 @@ from fspo.engines.verl import last_step, refuse_own_options
 from fspo.files import BadLine, json_lines
 from fspo.runs import Evaluated, Metrics, Observer, RunWriter, Timing, claimed, read_lines
 from fspo.runs import rows as row_files
+from fspo.runs.recorder import warnings_of
 from fspo.settings import flat
 from fspo.tasks.scoring import Scorer
 from fspo.training.stopping import RunInterruptedError, interrupts
@@ -307,7 +308,8 @@ def _aged(path: Path, data: dict[str, Any]) -> dict[str, list[Any]]:
 def _metrics(known: Metrics | None, step: int, data: dict[str, Any]) -> Metrics:
     """A line of metrics, completed from verl's log."""
     recorded = {} if known is None else known.model_dump()
-    return Metrics(**recorded | {"step": step} | _renamed(METRICS, data))
+    line = Metrics(**recorded | {"step": step} | _renamed(METRICS, data))
+    return line.model_copy(update={"warnings": warnings_of(line)})
 
 
 def _renamed(names: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:

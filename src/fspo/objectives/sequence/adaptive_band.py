@@ -4,8 +4,8 @@
 
 It learns from what pessimistic clipping acts on: responses with A > 0 above the band, and with A < 0 below it. Training
 moves both outwards, further the longer and the older they are, so that neither the width nor its law in L is known
-beforehand. Separately for every staleness (optimiser steps since the answers were sampled: S is 0 on the first and
-spreads with each) it tracks
+beforehand. (The dual clip, further out where A < 0, is not counted.) Separately for every staleness (optimiser steps
+since the answers were sampled: S is 0 on the first and spreads with each) it tracks
 
     mu, sigma   moving averages of the drift per token and of the scale of (S - mu L) / (sqrt(M) (L / M)^h)
     u           half-width in units of sigma on either side: a step up when more than clip_rate of the responses of
@@ -14,7 +14,7 @@ spreads with each) it tracks
     log u  +=  step_u (share clipped / clip_rate - 1)
 
 and over all stalenesses the exponent, which rises while clipped responses are longer than the others and falls while
-they are shorter, from the exponent of the objective on:
+they are shorter, starting at the objective's exponent:
 
     h  +=  step_h correlation(clipped, log L)
 
@@ -39,6 +39,9 @@ START = 0.03
 
 FLOOR = 1e-3
 """Smallest half-width: nothing is clipped for rounding noise."""
+
+LARGEST_STEP = 2.0
+"""Of log u: a small clip_rate makes steps large."""
 
 MEMORY = 30
 """Updates that the moving averages remember."""
@@ -71,7 +74,7 @@ class _Tracked:
 
 @dataclass
 class BandTracker:
-    """What is known at every staleness, and of the band's law in length."""
+    """State per staleness, and the exponent and pivot shared by all."""
 
     exponent: float  # h
     updates: int = 0
@@ -83,8 +86,8 @@ class BandTracker:
         known, mu, low, high = self._known(staleness), 0.0, START, START
         if known is not None:
             mu, low, high = known.mu, known.sigma * known.u_low, known.sigma * known.u_high
-        pivot = math.exp(self.log_pivot) if self.updates else 1.0
-        return HalfWidths(mu, _held(low, caps[0]), _held(high, caps[1]), self.exponent, pivot)
+        law = (self.exponent, math.exp(self.log_pivot)) if self.updates else (0.5, 1.0)
+        return HalfWidths(mu, _held(low, caps[0]), _held(high, caps[1]), *law)
 
     def _known(self, staleness: int) -> _Tracked | None:
         """What is known at a staleness; at one that was not seen yet, at the next fresher off-policy one."""
@@ -97,8 +100,8 @@ class BandTracker:
     ) -> None:  # fmt: skip
         """Learn from the whole batch of an update that used these half-widths around `used.mu`."""
         S, L, A = (column.detach().cpu().double() for column in (log_ratio, lengths, advantages))
-        if not torch.isfinite(S).all():
-            raise ValueError("observe needs finite log-ratios")
+        if not S.shape == L.shape == A.shape or not torch.isfinite(torch.stack([S, A])).all():
+            raise ValueError("observe needs finite log-ratios, lengths and finite advantages, one per response")
         acts = (L > 0) & (A != 0)  # a response without a trained token or an advantage is never clipped
         S, L, A = S[acts], L[acts], A[acts]
         if not len(S):
@@ -110,7 +113,7 @@ class BandTracker:
         drift = float(S.sum() / L.sum())
         # From the mean size, not the mean square, of z: a few outliers must not set the scale.
         sigma = math.sqrt(math.pi / 2) * float(((S - drift * L).abs() / width).mean())
-        fresher, u = self._known(staleness), NormalDist().inv_cdf(1 - clip_rate / 2)
+        fresher, u = self._known(staleness), NormalDist().inv_cdf(1 - clip_rate)
         bounds = (fresher.u_low, fresher.u_high) if fresher else (u, u)
         known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, *bounds))
         clipped = torch.where(A > 0, z > used.high, z < -used.low).double()
@@ -130,17 +133,24 @@ class BandTracker:
         return {"law": law} | {str(staleness): asdict(known) for staleness, known in sorted(self.tracked.items())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        tracked = {key: known for key, known in state.items() if key != "law"}
-        self.tracked = {int(staleness): _Tracked(**known) for staleness, known in tracked.items()}
-        self.exponent, self.updates, self.log_pivot = (state["law"][k] for k in ("exponent", "updates", "log_pivot"))
+        law, names = state["law"], ("mu", "sigma", "u_low", "u_high")
+        tracked = {
+            int(staleness): _Tracked(int(known["updates"]), *(float(known[name]) for name in names))
+            for staleness, known in state.items()
+            if staleness != "law"
+        }
+        self.exponent, self.updates, self.log_pivot, self.tracked = (
+            float(law["exponent"]), int(law["updates"]), float(law["log_pivot"]), tracked,
+        )  # fmt: skip
 
 
 def _stepped(u: float, sigma: float, step: float, excess: Tensor, cap: float) -> float:
     """A step of the quantile by the mean excess; none beyond the floor or the cap, where u does not change the rate."""
-    up = float(excess.mean()) if len(excess) else 0.0
+    up = step * float(excess.mean()) if len(excess) else 0.0
     if (up > 0 and sigma * u >= cap) or (up < 0 and sigma * u <= FLOOR):
         return u
-    return u * math.exp(step * up)
+    u *= math.exp(min(up, LARGEST_STEP))
+    return min(u, cap / sigma) if up > 0 and sigma > 0 else u
 
 
 def _correlation(x: Tensor, y: Tensor) -> float:
@@ -151,4 +161,4 @@ def _correlation(x: Tensor, y: Tensor) -> float:
 
 
 def _held(c: float, cap: float) -> float:
-    return max(FLOOR, min(cap, c))
+    return min(cap, max(FLOOR, c))

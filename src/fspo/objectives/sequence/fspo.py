@@ -8,7 +8,8 @@ L  trained tokens of the response              c   half-width of the band
 A  advantage
 
 S has mean mu L and a standard deviation near sigma sqrt(L), so this band clips every length at the same rate.
-Differs from RLOO and GSPO in the band alone. The gradient of a response is w A times the sum over its tokens.
+Differs from RLOO in the band alone, from GSPO in the ratio as well. The gradient of a response is w A times the sum
+over its tokens.
 The dual clip bounds the weight where A < 0: the objective is never below exp(mu L + dual c_high L^H) A.
 
 Which drift: `zero`, as in the paper's later versions, unless responses have thousands of tokens, where -sigma^2 L / 2
@@ -30,7 +31,7 @@ class FSPO(LogBand):
 
     name = "fspo"
     label = "FSPO"
-    color = 3
+    colour = 3
     summary = "sequence sum, clipped in log space to mu L ± c sqrt(L): every length at the same rate"
     clip_fields = ("c_low", "c_high", "drift", "exponent")
 

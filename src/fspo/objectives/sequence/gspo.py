@@ -21,7 +21,7 @@ class GSPO(RatioRange):
 
     name = "gspo"
     label = "GSPO"
-    color = 4
+    colour = 4
     summary = "sequence mean, clipped to [1 - 3e-4, 1 + 4e-4]: short answers are clipped more"
     aggregation: ClassVar[Aggregation] = "sequence_mean_of_means"
 

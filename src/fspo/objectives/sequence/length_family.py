@@ -83,8 +83,8 @@ class SequenceClip(Objective):
         """Reference length R; 1 if R is the batch mean and there is no batch."""
         return 1.0
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
-        return self._bounds(lengths, self.half_widths(totals, staleness), 0.0)
+    def band(self, lengths: Any, totals: Totals) -> Band:
+        return self._bounds(lengths, self.half_widths(totals), 0.0)
 
     def weighting(self, lengths: Any) -> Weighting:
         a, _, g = self.exponents
@@ -134,7 +134,7 @@ class LogBand(SequenceClip):
     c_low: Below = 0.05
     c_high: Above = 0.05
     clip_rate: float | None = Field(
-        None, gt=0, lt=1, description="wanted clip rate at every length, learnt online; null for a fixed band"
+        None, gt=0, lt=0.5, description="wanted clip rate at every length, learnt online; null for a fixed band"
     )
     drift: Drift = Field(
         "zero",
@@ -175,7 +175,8 @@ class LogBand(SequenceClip):
 
     @property
     def clip_parameters(self) -> dict[str, Any]:
-        return super().clip_parameters | ({} if self.clip_rate is None else {"clip_rate": self.clip_rate})
+        learnt = {} if self._law is None else {"exponent": self._law[0], "pivot": self._law[1]}
+        return super().clip_parameters | ({} if self.clip_rate is None else {"clip_rate": self.clip_rate}) | learnt
 
     def reference(self, totals: Totals | None) -> float:
         if self.reference_length != "mean":
@@ -183,11 +184,11 @@ class LogBand(SequenceClip):
         return 1.0 if totals is None else totals.tokens / totals.sequences
 
     def half_widths(self, totals: Totals, staleness: int = 0) -> HalfWidths:
-        """The drift is never differentiated through.
+        """mu and the half-widths; mu is a constant in the gradient.
 
         `bounded` follows the mean log-ratio within c_low^2 / 2 of zero. An importance weight has mean 1, so that
         Gaussian log-ratios of scale sigma drift by -sigma^2 / 2, and sigma is below c for any clip rate below a third.
-        Beyond that lies training that moves its own responses, and a band centred there no longer limits the update.
+        A mean further out is an effect of training on these responses; a band centred on it would not limit the update.
         """
         if self.learns:
             widths = self._tracker.half_widths(staleness, (self.c_low, self.c_high))
@@ -217,7 +218,9 @@ class LogBand(SequenceClip):
         try:
             self._tracker.load_state_dict(state)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a state of {self.name}: {error}") from None
+            raise ValueError(
+                f"not a state of {self.name} as this version writes it ({type(error).__name__}: {error}): start anew"
+            ) from None
 
     def scaled(self, k: float) -> LogBand:
         return self._fixed(c_low=k * self.c_low, c_high=k * self.c_high)
@@ -239,17 +242,23 @@ class LogBand(SequenceClip):
         if not self.learns:
             return super().at_clip_rate(rows, clip_rate)
         sides = 1 if rows.sign.any() else 2  # an answer of unknown sign may be clipped on either
+        if clip_rate / sides >= 0.5:
+            return AtRate(note=f"cannot clip {clip_rate:.1%} with any range")
         z = (rows.log_ratio - rows.mu * rows.lengths) / rows.lengths**self.exponents.band
         rank = 2 * _ranks(z) - 1
         for sign in (1, -1):
             own = rows.sign == sign
             rank[own] = sign * _ranks(sign * z[own])
-        return at_threshold(
-            lambda k: self.model_copy(update={"clip_rate": (1 - k) / sides}), rank, Band(0.0, 1.0, 1.0), rows, clip_rate
-        )
+
+        def learning(k: float) -> LogBand:
+            copy = self.model_copy(update={"clip_rate": (1 - k) / sides})
+            copy._tracker = BandTracker(self.exponents.band)
+            return copy
+
+        return at_threshold(learning, rank, Band(0.0, 1.0, 1.0), rows, clip_rate)
 
     def _fixed(self, **parameters: Any) -> LogBand:
-        """Itself with a fixed band of these parameters."""
+        """A copy with a fixed band of these parameters."""
         return self.model_copy(update={"clip_rate": None, **parameters})
 
     def _recorded(self, widths: HalfWidths) -> dict[str, float]:

@@ -18,7 +18,7 @@ class RLOO(RatioRange):
 
     name = "rloo"
     label = "fixed range"
-    color = 5
+    colour = 5
     summary = "sequence sum, clipped to 1 ± 0.2: long answers are clipped more"
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="the ratio is clipped below 1 - clip_low")

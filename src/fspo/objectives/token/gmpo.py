@@ -33,7 +33,7 @@ class GMPO(Objective):
     clip_low: float = Field(0.4, ge=0, description="a token log-ratio is clipped below -clip_low")
     clip_high: float = Field(0.4, ge=0, description="a token log-ratio is clipped above clip_high")
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
+    def band(self, lengths: Any, totals: Totals) -> Band:
         return Band(0.0, self.clip_low, self.clip_high)
 
     def cap(self, lengths: Any) -> Any:

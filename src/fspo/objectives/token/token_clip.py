@@ -31,7 +31,7 @@ class TokenClip(Objective):
     clip_high: float = Field(0.2, ge=0, description="the ratio is clipped above 1 + clip_high")
     dual_clip: float | None = Field(None, gt=1, description="largest ratio where A < 0")
 
-    def band(self, lengths: Any, totals: Totals, staleness: int = 0) -> Band:
+    def band(self, lengths: Any, totals: Totals) -> Band:
         dual = math.inf if self.dual_clip is None else math.log(self.dual_clip)
         return Band(0.0, *log_range(self.clip_low, self.clip_high), dual)
 
