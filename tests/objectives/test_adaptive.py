@@ -222,8 +222,8 @@ def test_the_caps_hold_from_the_first_update_on_whatever_the_exponent() -> None:
 
 
 def test_what_has_no_range_says_so() -> None:
-    rows = fspo.objectives.Responses(*(column.numpy() for column in simulate(np.random.default_rng(0), 400)[:2]),
-                                     np.tile([1.0, -1.0], 200), None)  # fmt: skip
+    S, L, _ = simulate(np.random.default_rng(0), 400)
+    rows = fspo.objectives.Responses(S.numpy(), L.numpy(), np.tile([1.0, -1.0], 200))
     for name, parameters, note in (
         ("fspo", {"c_low": 0.0}, "half-width of 0"), ("rloo", {"clip_low": 0.0}, "half-width of 0"),
         ("fspo_gate", {}, "cannot clip 60.0%"),
