@@ -85,7 +85,7 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
     [
         (["stepz=3"], "there is no setting 'stepz' in 'stepz=3'; did you mean 'steps'?"),
         (["steps"], "the override 'steps' is not of the form key=value"),
-        (["update.lrr=1"], "UpdateConfig has no parameter 'lrr'; did you mean 'lr'?"),
+        (["update.lrr=1"], "update has no parameter 'lrr'; did you mean 'lr'?"),
         (["objective=gspoo"], "there is no objective 'gspoo'; did you mean 'gspo'?"),
         (["objective.c_low=-1"], "FSPOGate.c_low = -1"),
         (["objective=3"], "3 is not an objective: write a name, or a table with a name"),
@@ -93,7 +93,7 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
         (["task=sorting"], "there is no task 'sorting'; did you mean 'sort'?"),
         (["update.minibatches=64"], "a minibatch holds whole groups"),
         (["update.lr_warmup=500"], "must be below steps"),
-        (["rollout.top_p=0.9"], "RolloutConfig has no parameter 'top_p'"),
+        (["rollout.top_p=0.9"], "rollout has no parameter 'top_p'"),
         (["objective=opo"], "'opo' is an advantage and not an objective: set advantage=opo"),
         (["advantage=gspo"], "'gspo' is an objective and not an advantage: set objective=gspo"),
     ],

@@ -16,14 +16,22 @@ from fspo.files import yaml_value
 from fspo.settings import Settings, flat, hint
 
 
-class LoraConfig(Settings):
+class _Section(Settings):
+    """A part of a run's configuration, under its own name."""
+
+    @classmethod
+    def owner(cls) -> str:
+        return cls.__name__.removesuffix("Config").lower()
+
+
+class LoraConfig(_Section):
     """Low-rank adapters in the place of full fine-tuning."""
 
     rank: int = Field(16, ge=1, description="rank of the adapters")
     alpha: float = Field(32.0, gt=0, description="scale of the adapters")
 
 
-class ModelConfig(Settings):
+class ModelConfig(_Section):
     """What is trained."""
 
     path: str = Field("tiny:2x64", description="folder or hub name, a .gguf file, or tiny:LAYERSxWIDTH")
@@ -43,7 +51,7 @@ def is_chat(chat: bool | None, template: str | None) -> bool:
     return template is not None if chat is None else chat
 
 
-class WarmupConfig(Settings):
+class WarmupConfig(_Section):
     """Supervised start on worked solutions, for a model that solves nothing yet."""
 
     solved: float = Field(0.25, gt=0, le=1, description="stop when this share of validation prompts is solved")
@@ -54,7 +62,7 @@ class WarmupConfig(Settings):
     prompts: int = Field(256, ge=16, description="prompts per validation")
 
 
-class RolloutConfig(Settings):
+class RolloutConfig(_Section):
     """How answers are sampled: always from the whole vocabulary, because a cut distribution biases the ratio."""
 
     prompts: int = Field(16, ge=1, description="prompts per step")
@@ -67,7 +75,7 @@ class RolloutConfig(Settings):
     )
 
 
-class UpdateConfig(Settings):
+class UpdateConfig(_Section):
     """How the policy is moved."""
 
     epochs: int = Field(2, ge=1, description="passes over a rollout")
@@ -90,7 +98,7 @@ class UpdateConfig(Settings):
     max_skipped: int = Field(5, ge=1, description="stop after this many updates without a finite gradient")
 
 
-class EvalConfig(Settings):
+class EvalConfig(_Section):
     """Held-out evaluation during the run."""
 
     every: int = Field(20, ge=1, description="steps between two evaluations")
@@ -106,14 +114,14 @@ class EvalConfig(Settings):
         return None if value is None else _task_spec(value)
 
 
-class CheckpointConfig(Settings):
+class CheckpointConfig(_Section):
     """What survives a crash."""
 
     every: int = Field(20, ge=1, description="steps between two checkpoints")
     keep: int = Field(2, ge=1, description="checkpoints kept")
 
 
-class ScoringConfig(Settings):
+class ScoringConfig(_Section):
     """Limits on the processes that score answers."""
 
     workers: int = Field(2, ge=1, description="processes")
@@ -121,7 +129,7 @@ class ScoringConfig(Settings):
     memory_mb: int = Field(2048, ge=64, description="memory of a process beyond its libraries")
 
 
-class LogConfig(Settings):
+class LogConfig(_Section):
     """What is written besides the metrics."""
 
     records: bool = Field(True, description="one Parquet row per response and update")
@@ -136,7 +144,7 @@ class LogConfig(Settings):
     mlflow: str | None = Field(None, description="also log to this MLflow experiment")
 
 
-class EnginesConfig(Settings):
+class EnginesConfig(_Section):
     """Arguments that only another trainer has; each engine reads its own."""
 
     trl: dict[str, Any] = Field({}, description="arguments of TRL's GRPOConfig, such as use_vllm: true")
@@ -229,12 +237,21 @@ class TrainConfig(Settings):
         more = {"max_new_tokens": self.rollout.max_new_tokens, "seed": self.seed, "chat": self.model.chat}
         return settings | more
 
+    @classmethod
+    def owner(cls) -> str:
+        return ""
+
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(
                 f"update.minibatches = {self.update.minibatches} exceeds rollout.prompts = {self.rollout.prompts}: "
                 "a minibatch holds whole groups"
+            )
+        if self.processes > self.rollout.prompts:
+            raise ValueError(
+                f"processes = {self.processes} exceeds rollout.prompts = {self.rollout.prompts}: each process "
+                "samples answers to whole prompts"
             )
         if self.update.lr_warmup >= self.steps:
             raise ValueError(f"update.lr_warmup = {self.update.lr_warmup} must be below steps = {self.steps}")

@@ -39,7 +39,7 @@ class Settings(BaseModel):
 
     @classmethod
     def owner(cls) -> str:
-        """The name of these settings in error messages."""
+        """The name of these settings in error messages; empty where their keys stand alone."""
         return cls.__name__
 
 
@@ -106,14 +106,16 @@ def _sentence(model: type[Settings], error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("literal[", "constrained-")))
     owner = model.owner()
     if first["type"] == "extra_forbidden":
-        return f"{owner} has no parameter {key!r}{hint(key, model.model_fields)}"
+        none = f"{owner} has no parameter" if owner else "there is no setting"
+        return f"{none} {key!r}{hint(key, model.model_fields)}"
     if first["type"] == "missing":
         return f"{owner} needs the parameter {key!r}: {model.model_fields[key].description}"
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingsError):  # from nested settings, already a full sentence
         return str(cause)
     message = first["msg"].removeprefix("Value error, ")
-    return f"{owner}.{key} = {first['input']!r}: {message}" if key else f"{owner}: {message}"
+    key = ".".join(filter(None, (owner, key)))
+    return f"{key} = {first['input']!r}: {message}" if first["loc"] else ": ".join(filter(None, (owner, message)))
 
 
 def hint(wrong: str, known: Iterable[str]) -> str:

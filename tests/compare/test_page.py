@@ -113,7 +113,7 @@ def test_settings_confirming_tasks_and_two_methods_apart() -> None:
     apart = compared.pairs(SuiteResults(made, given), "fspo", "gspo")
     assert [row[0] for row in apart.rows][4:] == [f"stale 8, {t}" for t in ("choosing tasks", "sort", "add", "copy")]
     assert apart.rows[-1][1:] == [confirming["fspo ahead by, points"], confirming["pairs won by fspo"]]
-    with pytest.raises(ValueError, match="'fpso' is not a method with runs: these are fspo, gspo"):
+    with pytest.raises(ValueError, match="'fpso' is not a method with runs, and two are needed"):
         compared.pairs(SuiteResults(made, given), "fpso", "gspo")
 
 

@@ -39,7 +39,7 @@ def shorter(command: str) -> str:
 def test_an_own_pytorch_loop(tmp_path: Path) -> None:
     printed = Reader(tmp_path).follow("own-loop.md")
     rewards = [float(number) for number in re.findall(r"reward (\d\.\d+)", printed[-1])]
-    assert rewards[-1] > rewards[0] + 0.1  # after ten steps and after five
+    assert rewards[-1] > rewards[0] + 0.1  # after twenty steps and after five
     assert json.loads((tmp_path / "objective.json").read_text())
     assert "LRE" in printed[-1]
 

@@ -151,7 +151,8 @@ class Analysis:
         if not self.roles.has_ratio:
             return (
                 "no log-probs here, so clipping cannot be audited. Log these columns, one row per answer: length, "
-                "log_ratio (the sum of log pi - log pi_old, or logprobs and old_logprobs), advantage, accepted"
+                "log_ratio (the sum of log pi - log pi_old, or logprobs and old_logprobs), advantage, accepted. "
+                "A column of another name is given with --log-ratio"
             )
         if self.roles.mismatch:
             return f"log-probs of sampler and trainer: {self.has_gradient.sum()} rows are too few, {FEW} are needed"

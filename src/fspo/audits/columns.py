@@ -359,6 +359,10 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
     columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
     written = columns.get("length", np.zeros(0)) > 0
     if not written.any():
+        if by_source[0].mismatch and by_source[0].columns.get("log_ratio") == "mismatch":
+            raise ValueError(
+                f"{sources[0].names[0]} has no log-probs of the sampler: record them, or leave --mismatch out"
+            )
         lack = "only empty answers" if rows else "no rows"
         raise ValueError(f"{sources[0].names[0]} has {lack}: there is nothing to audit")
     chosen = np.flatnonzero(written)

@@ -113,7 +113,7 @@ class Audit:
 def verdict(report: FairnessReport | None) -> str:
     """Fair, unfair or cannot tell, and why."""
     if report is None:
-        return "cannot tell how fair the run's own clipping is: see the notes"
+        return "cannot tell how fair the run's own clipping is: add --rule NAME, or see the notes"
     if not report.clip_rate:
         count = sum(b.count for b in report.bins)
         return f"nothing was clipped: the rule left all {count:,} gradients as they are, so there is nothing to judge"

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fspo.audits import dumps
+from fspo.files import BadLine, json_lines
 from fspo.runs import rows as row_files
 
 Schema = dict[str, pl.DataType]
@@ -215,6 +216,10 @@ def _decompressed(path: Path) -> Any:
 
 def _unreadable(names: list[str], error: Exception) -> NoReturn:
     kind = _ending(Path(names[0]))
+    if Path(names[0]).suffix.lower() in (".jsonl", ".ndjson"):
+        bad = next((line for line in json_lines(Path(names[0])) if isinstance(line, BadLine)), None)
+        if bad is not None:
+            raise ValueError(f"line {bad.number} of {names[0]} {bad.problem}: fix it, or remove it") from None
     where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
     why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     encoding = "" if kind == ".parquet" else " in UTF-8"

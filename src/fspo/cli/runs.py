@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.table import Table
@@ -69,6 +70,8 @@ def train(
     summary = {"model": config.model.path, "task": _task_name(config), "objective": config.objective["name"]}
     again = shlex.join(["fspo", "train", "--out", str(folder), "--resume"])
     again += f" --engine {engine}" if engine != "local" else ""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # before the first step it stops like Ctrl-C
+        signal.signal(signal.SIGTERM, _stop)
     try:
         with Display(summary | {"folder": str(folder)}, config.steps) as display:
             api.train(config, folder, resume=resume, force=force, engine=engine, observer=display)
@@ -76,16 +79,20 @@ def train(
         with suppress(OSError):  # the signal may be that of a terminal that is gone
             console.say(f"saved after step {stop.step}; to go on: ", again)
         raise typer.Exit(128 + stop.signal_number) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if (folder / "config.yaml").is_file():
             console.say("stopped; to go on from the last checkpoint: ", again)
         else:
             console.say("stopped before the run began; nothing is kept")
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     if report:
         from fspo.report.run_page import write
 
         console.say(f"report: {write(folder)}")
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def _configured(arguments: list[str] | None, out: Path | None, resume: bool) -> tuple[TrainConfig, Path]:
@@ -160,7 +167,10 @@ def evaluate(
         replace_file(json_out, text)
     low, high = result.interval
     accuracy = "unknown" if result.accuracy is None else f"{result.accuracy:.1%}"
-    console.print(f"{result.prompts} prompts x {result.samples}: accuracy {accuracy} ({low:.1%} to {high:.1%})")
+    asked = visible(", ".join(sorted({answer.task for answer in result.answers})))
+    console.print(
+        f"task {asked}, {result.prompts} prompts x {result.samples}: accuracy {accuracy} ({low:.1%} to {high:.1%})"
+    )
     for k, value in result.pass_at.items() if result.samples > 1 else ():
         low, high = result.pass_at_interval[k]
         console.print(f"pass@{k} {value:.1%} ({low:.1%} to {high:.1%})")

@@ -78,7 +78,8 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
     """Two methods, seed by seed, in every setting: over the tasks of each part, and on each task."""
     for name in (one, other):
         if name not in results.methods:
-            raise ValueError(f"{name!r} is not a method with runs: these are {', '.join(results.methods)}")
+            known = ", ".join(map(repr, results.methods))
+            raise ValueError(f"{name!r} is not a method with runs, and two are needed, as in A,B; known: {known}")
     rows = []
     for setting, (kind, part) in itertools.product(results.settings, results.parts.items()):
         together = {f"{kind}tasks": part} if len(part) > 1 else {}

@@ -94,6 +94,8 @@ def _table(rows: list[Row]) -> pa.Table:
 
 def read(path: Path) -> list[Row]:
     """The rows of a results file or of the file in a folder."""
+    if not path.exists():
+        raise ValueError(f"there is no {path}: run this where the results are, or name their folder with --out")
     path = path / "results.parquet" if path.is_dir() else path
     try:
         rows: list[Row] = pq.read_table(path).select(SCHEMA.names).cast(SCHEMA).to_pylist()

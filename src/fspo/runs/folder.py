@@ -28,6 +28,7 @@ from fspo.text import slug
 PARTS = ("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "samples.jsonl", "records")
 
 SAMPLE_STEPS = 40  # at most this many steps' answers are kept, evenly spread
+OWN_LOOP = "own loop"  # the engine of a run that a Recorder wrote
 SAMPLES_PER_STEP = 4
 LONGEST_TEXT = 2000  # characters of a prompt or an answer that are kept
 
@@ -223,6 +224,8 @@ def require_engine(folder: Path, engine: str) -> None:
     """Refuse to go on with a run by another engine than its own, which would not find its checkpoints."""
     if (folder / "run.json").is_file() and (own := read_facts(folder / "run.json", []).engine) != engine:
         add = f"add --engine {own}" if own != "local" else "leave --engine out"
+        if own == OWN_LOOP:
+            add = "go on in that loop, with start= of its recorder"
         raise ValueError(f"the run in {folder} is of the engine {own}, and {engine} cannot go on with it: {add}")
 
 

@@ -32,7 +32,7 @@ from fspo.objectives.batch import NotFiniteError
 from fspo.objectives.objective import NEARLY_ALL
 from fspo.objectives.packing import laid_out
 from fspo.objectives.primitives import low_variance_kl
-from fspo.runs.folder import RunWarning, RunWriter
+from fspo.runs.folder import OWN_LOOP, RunWarning, RunWriter
 from fspo.runs.rows import COLUMNS, check_column
 from fspo.runs.schema import ClipBin, Cosine, Metrics, unscored_warnings
 from fspo.tensors import torch
@@ -215,7 +215,7 @@ class Recorder:
                 self.warns = self._started = True
                 atexit.register(self.flush)
                 if not self._described:
-                    self.describe({}, "own loop")
+                    self.describe({}, OWN_LOOP)
             rows = self._rows(tokens, mask, segment_ids, cu_seqlens, columns or {})
             self._waiting += len(rows["length"])
             if self._waiting > MOST_ROWS:

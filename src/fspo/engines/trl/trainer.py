@@ -61,8 +61,8 @@ class FSPOConfig(GRPOConfig):
         for name in REPLACED:
             if getattr(self, name) != getattr(GRPOConfig, name):
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: give it in objective_args, or "
-                    "leave it out"
+                    f"{name} = {getattr(self, name)!r} is a setting of TRL's own losses: leave it out, and give "
+                    f"{self.objective}'s own range in objective_args (`fspo methods {self.objective}` lists it)"
                 )
         self._check_sampling()
         assert self.steps_per_generation is not None  # TRL has filled it in
