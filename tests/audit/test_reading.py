@@ -108,7 +108,7 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv", "size,log_ratio\n3,0.1\n", " has no length of the answers: give --length COLUMN; its columns: size"),
     ("a.csv.gz", b"not compressed at all", " cannot be read as csv"),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', "line 2 of "),
-    ("a.jsonl", LINE + "\n\n[1, 2]\n", "line 3 of "),
+    ("a.jsonl", LINE + "\n\n[1, 2]\n", "line 4 of "),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', " cannot be read as jsonl"),
     ("a.jsonl", LINE + '{"log_ratio": 3}\n', ", row 2, column 'length' is empty"),
     ("a.jsonl", LINE + f'{{"length": 1{400 * "0"}}}\n', " cannot be read as jsonl"),
