@@ -260,10 +260,13 @@ def test_stored_results_are_those_of_the_suites(name: str) -> None:
     given = load(name)
     plan = Plan(given)
     rows = plan.finished(read(RESULTS / name))
-    page_of = RESULTS.parent / "docs" / "results" / f"{name}.md"
-    assert len(rows) == plan.total or "its runs are not finished" in page_of.read_text(encoding="utf-8")
-    assert [json.loads(row["config"]) for row in rows] == [cell.config for cell in plan.cells(rows)]
-    assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == page.text(rows, given)
+    keys = {row["key"] for row in rows}
+    assert [json.loads(row["config"]) for row in rows] == [c.config for c in plan.cells(rows) if c.key in keys]
+    if len(rows) == plan.total:
+        assert (RESULTS / name / "table.md").read_text(encoding="utf-8") == page.text(rows, given)
+    else:
+        page_of = RESULTS.parent / "docs" / "results" / f"{name}.md"
+        assert "its runs are not finished" in page_of.read_text(encoding="utf-8")
 
 
 def test_the_cells_of_the_digits_are_stored() -> None:
