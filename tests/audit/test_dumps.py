@@ -185,7 +185,6 @@ def test_trl_completions(tmp_path: Path) -> None:
     audit = fspo.audit(tmp_path)
     assert audit.verdict.startswith("no log-probs here")
     assert audit.unit == "characters"
-    assert "Read as a dump of TRL." in audit.notes
     assert "No column is known as the reward: give --reward with one of accuracy_reward." in audit.notes
     assert all(row.reward is not None for row in fspo.audit(tmp_path, columns={"reward": "accuracy_reward"}).lengths)
     trl, runs = pytest.importorskip("trl"), pytest.importorskip("helpers.trl_runs")  # TRL itself writes them

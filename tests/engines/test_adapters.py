@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import sys
 import tomllib
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +25,8 @@ from fspo.engines import adapters
 from fspo.objectives import Objective
 from helpers import pages
 from helpers.async_grpo import async_inputs, async_loss, async_trainer
-from helpers.batches import Inputs, random_batch
+from helpers.batches import Inputs, loss_by, random_batch, with_gradient
+from helpers.processes import stand_in
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "fspo": {}, "fspo_gate": {"clip_rate": None, "drift": "zero"}, "fspo_root": {}, "gspo": {}, "rloo": {},
@@ -36,14 +36,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 
 def whole(objective: Objective, batch: Inputs, **more: Any) -> tuple[Tensor, Tensor]:
     """Loss and gradient of the batch in one call."""
-    return with_gradient(lambda logprobs: objective(logprobs, *batch.arguments()[1:], **more).loss, batch)
-
-
-def with_gradient(loss: Callable[[Tensor], Tensor], batch: Inputs) -> tuple[Tensor, Tensor]:
-    logprobs = batch.logprobs.clone().requires_grad_()
-    value = loss(logprobs)
-    (gradient,) = torch.autograd.grad(value, logprobs)
-    return value.detach(), gradient
+    return with_gradient(loss_by(objective, batch, **more), batch)
 
 
 def assert_same(ours: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
@@ -57,18 +50,9 @@ def token_advantages(batch: Inputs) -> Tensor:
     return torch.where(batch.mask, batch.advantages.unsqueeze(-1), 7.0)
 
 
-@dataclass
-class LossInputs:
-    """The fields of prime-rl's class."""
-
-    trainer_logprobs: Tensor
-    inference_logprobs: Tensor
-    ref_logprobs: Tensor | None
-    advantages: Tensor
-    loss_mask: Tensor
-    loss_weights: Tensor | None = None
-
-
+LossInputs = namedtuple(  # as prime-rl's class of this name
+    "LossInputs", "trainer_logprobs inference_logprobs ref_logprobs advantages loss_mask loss_weights"
+)
 KL: dict[str, Any] = {"coef": 0.1, "kind": "k3"}
 TOKEN_MEANS = ("fspo", "fspo_gate", "ppo", "cispo")  # need no mean_length
 HALVES = slice(0, 1), slice(1, None)  # two micro-batches, the first of one response
@@ -182,21 +166,11 @@ def slimes_modules(monkeypatch: pytest.MonkeyPatch) -> None:
                                   response_lengths: list[int]) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
         return torch.empty(0), {"log_probs": list(logits.split(response_lengths))}
 
-    functions = {
-        "get_log_probs_and_entropy": get_log_probs_and_entropy,
-        "get_rollout_top_p_logprob_kwargs": lambda args, batch: {},
-    }
-    mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
-    tree: dict[str, dict[str, Any]] = {
-        "slime": {}, "slime.backends": {}, "slime.backends.megatron_utils": {},
-        "slime.backends.megatron_utils.loss": functions, "megatron": {}, "megatron.core": {"mpu": mpu},
-    }  # fmt: skip
-    for name, content in tree.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        if "." in name:
-            setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
+    stand_in(
+        monkeypatch, "slime.backends.megatron_utils.loss", get_log_probs_and_entropy=get_log_probs_and_entropy,
+        get_rollout_top_p_logprob_kwargs=lambda args, batch: {},
+    )  # fmt: skip
+    stand_in(monkeypatch, "megatron.core", mpu=SimpleNamespace(get_context_parallel_world_size=lambda: 1))
 
 
 def slime(batch: Inputs, logprobs: Tensor, name: str, **parameters: Any) -> Tensor:
@@ -248,8 +222,7 @@ def test_prime_rl_weights_and_empty_sequences() -> None:
     weights = torch.rand_like(batch.logprobs)
     ours = with_gradient(lambda x: prime_rl(batch, x, "ppo", [*weights]), batch)
     assert_same(ours, whole(fspo.objectives.get("ppo"), batch, sampler_weights=weights))
-    same = [torch.ones_like(row) for row in batch.logprobs]
-    ours = with_gradient(lambda x: prime_rl(batch, x, "fspo", [*same]), batch)
+    ours = with_gradient(lambda x: prime_rl(batch, x, "fspo", [*torch.ones_like(x)]), batch)
     assert_same(ours, whole(fspo.objectives.get("fspo"), batch))
 
 
@@ -380,23 +353,19 @@ def test_settings_of_a_trainer_that_would_be_ignored_are_refused(sentence: str) 
     adapters.refuse_unsloth(type("FSPOTrainer", (), {}))
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "sentence"),
-    [
-        (
-            "fspo",
-            {"clip_rate": 0.1},
-            "fspo learns its band.*set clip_rate to null and drift to zero or a number, and give",
-        ),
-        ("fspo", {"drift": "kl"}, "fspo takes its drift from the whole batch.*give drift='zero' or a number"),
-        ("fspo", {"drift": "bounded"}, "takes its drift"),
-        ("fspo", {"kl": {"coef": 0.1}}, "kl needs ref_logprobs, which this hook does not have"),
-        ("gspo", {}, "gspo is a mean over responses.*give mean_length"),
-        ("fspo_root", {}, "give mean_length"),
-        ("fspo", {"mean_length": -5}, "mean_length = -5 must be a positive number"),
-        ("fspo", {"reference_length": 100}, "give mean_length"),
-    ],
-)
+STATELESS: list[tuple[str, dict[str, Any], str]] = [
+    ("fspo", {"clip_rate": 0.1}, "fspo learns its band.*set clip_rate to null and drift to zero or a number, and give"),
+    ("fspo", {"drift": "kl"}, "fspo takes its drift from the whole batch.*give drift='zero' or a number"),
+    ("fspo", {"drift": "bounded"}, "takes its drift"),
+    ("fspo", {"kl": {"coef": 0.1}}, "kl needs ref_logprobs, which this hook does not have"),
+    ("gspo", {}, "gspo is a mean over responses.*give mean_length"),
+    ("fspo_root", {}, "give mean_length"),
+    ("fspo", {"mean_length": -5}, "mean_length = -5 must be a positive number"),
+    ("fspo", {"reference_length": 100}, "give mean_length"),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "sentence"), STATELESS)
 def test_what_a_hook_without_state_cannot_compute_is_one_sentence(
     name: str, parameters: dict[str, Any], sentence: str
 ) -> None:
@@ -422,26 +391,20 @@ def blocks(section: str) -> list[str]:
     return [block.text for block in page if block.before.rpartition("\n## ")[2].startswith(f"{section}\n")]
 
 
-def test_the_lines_of_the_page_for_trl_make_a_trainer() -> None:
+def test_the_lines_of_the_page_make_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict[str, Any] = {}
     exec(blocks("TRL's AsyncGRPOTrainer")[0], scope)
     assert scope["Trainer"].compute_loss is adapters.PackedLoss.compute_loss
     assert scope["Trainer"].objective.name == "fspo"
 
-
-def test_the_lines_of_the_page_for_the_others_make_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: dict[str, Any] = {}
     registry = SimpleNamespace(register=registered.__setitem__)
-    for name in ("", ".backends", ".backends.skyrl_train", ".backends.skyrl_train.utils"):
-        monkeypatch.setitem(sys.modules, f"skyrl{name}", ModuleType(f"skyrl{name}"))
-    module = ModuleType("skyrl.backends.skyrl_train.utils.ppo_utils")
-    vars(module)["PolicyLossRegistry"] = registry
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    stand_in(monkeypatch, "skyrl.backends.skyrl_train.utils.ppo_utils", PolicyLossRegistry=registry)
     exec(blocks("SkyRL")[0], {})
     assert registered["fspo"].objective.name == "fspo"
 
     client = SimpleNamespace(forward_backward_custom=lambda data, loss: SimpleNamespace(result=lambda: loss))
-    scope: dict[str, Any] = {"training_client": client, "data": []}
+    scope = {"training_client": client, "data": []}
     exec(blocks("Tinker")[0], scope)
     assert isinstance(scope["result"], adapters.TinkerLoss)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,15 +28,13 @@ from helpers.trl_runs import prompts, reward, settings, trainer
 DOCS = Path(__file__).parents[2] / "docs" / "measure.md"
 
 
-def scripts() -> list[tuple[str, str]]:
-    """The diffs of the page: each script before and after, with at most ten lines added."""
-    both = []
-    for block in blocks(DOCS):
-        if block.language == "diff":
-            lines = block.text.splitlines()
-            assert sum(line[0] == "+" for line in lines) <= 10
-            both.append(tuple("\n".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+"))
-    return both  # type: ignore[return-value]
+def scripts(place: int, out: Path) -> Iterator[tuple[str, Path]]:
+    """A script of the page before and after its change of at most ten lines, each with a folder to run in."""
+    lines = [block.text for block in blocks(DOCS) if block.language == "diff"][place].splitlines()
+    assert sum(line[0] == "+" for line in lines) <= 10
+    for k, sign in enumerate("-+"):
+        (out / str(k)).mkdir()
+        yield "\n".join(line[1:] for line in lines if line[0] in f" {sign}"), out / str(k)
 
 
 def weights(run: Any) -> dict[str, Tensor]:
@@ -52,9 +51,7 @@ def assert_same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     saved = []
-    for k, script in enumerate(scripts()[0]):
-        folder = tmp_path / str(k)
-        folder.mkdir()
+    for script, folder in scripts(0, tmp_path):
         (folder / "loop.py").write_text(script)
         subprocess.run([sys.executable, "loop.py"], cwd=folder, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         saved.append(torch.load(folder / "weights.pt"))
@@ -69,9 +66,7 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
 
 def test_the_documented_change_of_a_trl_script(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = []
-    for k, script in enumerate(scripts()[1]):
-        folder = tmp_path / str(k)
-        folder.mkdir()
+    for script, folder in scripts(1, tmp_path):
         monkeypatch.chdir(folder)
         names: dict[str, Any] = {"model": str(model), "reward": reward, "dataset": prompts(4)}
         here = "num_iterations=2, use_cpu=True, bf16=False, max_completion_length=12, max_steps=8, learning_rate=1e-3"
@@ -165,10 +160,8 @@ def test_grpo_training_is_the_same_and_has_metrics(accumulation: int, model: Pat
 def test_rloo_training_is_the_same_and_is_recorded(model: Path, tmp_path: Path) -> None:
     ends = []
     for name, kind in (("plain", RLOOTrainer), ("run", recorded(RLOOTrainer, str(tmp_path / "records")))):
-        config = RLOOConfig(
-            **settings(tmp_path / name, max_steps=6, num_iterations=3, per_device_train_batch_size=8, epsilon=0.02)
-        )
-        run = kind(str(model), cast(Any, reward), config, prompts())
+        options = settings(tmp_path / name, max_steps=6, num_iterations=3, per_device_train_batch_size=8, epsilon=0.02)
+        run = kind(str(model), cast(Any, reward), RLOOConfig(**options), prompts())
         torch.manual_seed(0)
         run.train()
         ends.append(weights(run))
@@ -215,10 +208,10 @@ RULES = {"gspo": "gspo", "vanilla": "ppo", "sapo": None, "clip_cov": None, "gpg"
 
 @pytest.mark.parametrize("name", RULES)
 def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> None:
-    from verl.workers.config import ActorConfig, PolicyLossConfig
+    from verl.workers.config import PolicyLossConfig
 
     from fspo.engines.verl import PolicyLoss
-    from helpers.verl_ranks import ROWS, train, update
+    from helpers.verl_ranks import ROWS, config_of, train, update
 
     losses = (
         PolicyLossConfig(loss_mode=name),
@@ -226,10 +219,7 @@ def test_any_loss_of_verl_is_recorded_unchanged(name: str, tmp_path: Path) -> No
     )
     clipped: dict[str, Any] = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.05}
     theirs, ours = (
-        train(
-            ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=8, policy_loss=loss, **clipped),
-            torch.arange(ROWS), 1, micro=8, rollouts=2,
-        ) for loss in losses
+        train(config_of(loss, **clipped), torch.arange(ROWS), 1, micro=8, rollouts=2) for loss in losses
     )  # fmt: skip
     assert [u["gradient"] for u in ours] == [u["gradient"] for u in theirs]
     metrics = ours[-1]["metrics"]

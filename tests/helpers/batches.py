@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fspo.objectives import Totals
+from fspo.objectives import Objective, Totals
 from fspo.objectives.batch import Batch
 
 BATCHES = 200  # of each comparison with a peer
@@ -74,18 +74,25 @@ def of_sums(S: Tensor, lengths: Tensor, advantages: Tensor, totals: Totals = NO_
     return Batch(column, column, S, lengths, advantages, torch.ones_like(column, dtype=torch.bool), totals, 1)
 
 
+def loss_by(objective: Objective, batch: Inputs, **more: Any) -> Callable[[Tensor], Tensor]:
+    """The objective's loss of the batch, as a function of the log-probs."""
+    return lambda logprobs: objective(logprobs, *batch.arguments()[1:], **more).loss
+
+
+def with_gradient(loss: Callable[[Tensor], Tensor], batch: Inputs) -> tuple[Tensor, Tensor]:
+    """A loss at the log-probs of the batch, and its gradient."""
+    logprobs = batch.logprobs.clone().requires_grad_()
+    value = loss(logprobs)
+    (gradient,) = torch.autograd.grad(value, logprobs)
+    return value.detach(), gradient
+
+
 def assert_equal(
     ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], batch: Inputs, context: str
 ) -> None:
     """Loss and gradient agree to 1e-6 relative in float64, 1e-5 in float32."""
     tolerance = 1e-6 if batch.logprobs.dtype == torch.float64 else 1e-5
-    results = []
-    for f in (ours, theirs):
-        logprobs = batch.logprobs.clone().requires_grad_()
-        loss = f(logprobs)
-        (gradient,) = torch.autograd.grad(loss, logprobs)
-        results.append((loss.detach(), gradient))
-    (loss, gradient), (expected, expected_gradient) = results
+    (loss, gradient), (expected, expected_gradient) = with_gradient(ours, batch), with_gradient(theirs, batch)
     # A loss is a sum of terms of either sign: it is compared on the scale of the terms, as is the gradient.
     scale = max(float(expected.abs()), float((expected_gradient.abs() * batch.mask).sum()))
     assert abs(float(loss - expected)) <= tolerance * scale, (context, float(loss), float(expected))

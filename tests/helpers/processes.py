@@ -10,7 +10,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
+
+import pytest
 
 from fspo.runs import Metrics, Observer, Timing
 
@@ -99,6 +102,17 @@ def write_package(folder: Path, module: str, code: str, group: str, entries: dic
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
     lines = [f"{name} = {target}" for name, target in entries.items()]
     (metadata / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]) + "\n")
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
+    """A module that cannot be installed here, and the packages that it is in, until the end of the test."""
+    module, (package, _, last) = ModuleType(name), name.rpartition(".")
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+    if package:
+        if package not in sys.modules:
+            stand_in(monkeypatch, package)
+        monkeypatch.setattr(sys.modules[package], last, module, raising=False)
 
 
 def printed(code: str, folder: Path) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
-from verl.workers.config import ActorConfig
+from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo import objectives
 from fspo.engines.verl.plugin import PolicyLoss
@@ -31,12 +31,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ] + [("fspo", {"drift": "kl"}), ("fspo", {"drift": "kl", "clip_rate": 0.2}), (HALVED, {})]
 
 
+def config_of(loss: PolicyLossConfig, **settings: Any) -> ActorConfig:
+    """verl's configuration of an actor with this loss."""
+    return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=loss, **settings)
+
+
 def actor(name: str, objective: dict[str, Any] | None = None, updates: int = 2, **settings: Any) -> ActorConfig:
     loss = {key: settings.pop(key) for key in ("records", "checkpoints", "stateless") if key in settings}
-    policy = PolicyLoss(objective={"name": name} | (objective or {}), updates=updates, **loss)
-    return ActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy, **settings
-    )  # fmt: skip
+    return config_of(PolicyLoss(objective={"name": name} | (objective or {}), updates=updates, **loss), **settings)
 
 
 def update(seed: int) -> tuple[torch.Tensor, ...]:
@@ -69,10 +71,12 @@ def call(
     return loss_of(config, new, batch.old_logprobs, batch.advantages.unsqueeze(-1) * batch.mask, batch.mask, **options)
 
 
-def train(config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollouts: int = 3) -> list[dict[str, Any]]:
+def train(
+    config: ActorConfig, mine: torch.Tensor, ranks: int, micro: int, rollouts: int = 3, first: int = 0
+) -> list[dict[str, Any]]:
     """Loss and gradient of this rank in every update, and the metrics that its last micro-batch returned."""
     updates, policy = [], config.policy_loss
-    for seed in range(rollouts * (policy.updates if isinstance(policy, PolicyLoss) else 2)):
+    for seed in range(first, first + rollouts * (policy.updates if isinstance(policy, PolicyLoss) else 2)):
         torch.manual_seed(seed)  # a loss of verl's may draw at random
         new, old, A, mask = update(seed)
         tokens = int(mask.sum())

@@ -52,16 +52,15 @@ class Enumeration:
             for reward in ([None] if problem.graded else [0.0, 1.0])
         ]
         longest = int(problem.lengths.max())
-        self.features = torch.tensor(np.array([problem.features[j] for j, _, _ in rows]))
+        kinds = torch.tensor([j for j, _, _ in rows])
+        self.features = torch.tensor(problem.features)[kinds]
         self.bits = torch.tensor([[*bits] + [0] * (longest - len(bits)) for _, bits, _ in rows], dtype=torch.bool)
         self.mask = torch.tensor([[1] * len(b) + [0] * (longest - len(b)) for _, b, _ in rows], dtype=torch.bool)
         self.old = self.logprobs(torch.tensor(theta)).detach()
         sequence = torch.where(self.mask, self.old, 0.0).sum(-1).exp()
         success = torch.from_numpy(np.array([problem.kinds[j].success(sum(b) / len(b)) for j, b, _ in rows]))
-        given = [r for _, _, r in rows]
-        reward = success if problem.graded else torch.tensor(given, dtype=torch.float64)
+        reward = success if problem.graded else torch.tensor([r for _, _, r in rows], dtype=torch.float64)
         chance = 1.0 if problem.graded else torch.where(reward > 0, success, 1 - success)
-        kinds = torch.tensor([j for j, _, _ in rows])
         self.weight = sequence * chance
         mean = torch.zeros(len(problem.kinds)).double().index_add(0, kinds, self.weight * reward)
         self.advantage = reward - mean[kinds]

@@ -200,11 +200,9 @@ def test_what_the_loss_accepted_is_recorded_as_it_says(tmp_path: Path) -> None:
     batch = {"logprobs": new, "old_logprobs": old, "advantages": A, "mask": mask}
     passed = torch.rand(12, 30, generator=torch.Generator().manual_seed(0)) < 0.5
     shares = (passed & mask).sum(-1) / mask.sum(-1)
-    rows = [
-        recorded(tmp_path / str(k), None, **batch, accepted=a)[1] for k, a in enumerate((passed, shares.nan_to_num()))
-    ]
-    for each in rows:
-        assert each["accepted"].to_list() == pytest.approx(shares[mask.any(-1)].tolist(), rel=1e-6)
+    for k, accepted in enumerate((passed, shares.nan_to_num())):
+        _, rows = recorded(tmp_path / str(k), None, **batch, accepted=accepted)
+        assert rows["accepted"].to_list() == pytest.approx(shares[mask.any(-1)].tolist(), rel=1e-6)
 
 
 def test_micro_batches_updates_and_rollouts_are_counted_or_explicit(tmp_path: Path) -> None:

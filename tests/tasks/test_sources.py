@@ -3,35 +3,24 @@
 import json
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fspo.tasks as tasks
-from fspo.tasks import SPLITS, Example, Score, Scorer, Task, verifiers_env
+from fspo.tasks import SPLITS, Score, Scorer, verifiers_env
 from fspo.tasks.reasoning import extract
 from fspo.tasks.verifiers_env import Verifiers
 from fspo.tasks.verify import equal, reference
+from helpers.processes import stand_in
 
 
 def write(path: Path, rows: Iterable[Mapping[str, object]]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-def rows_of(task: Task, split: str) -> int:
-    """The number of rows of a split, which only a task without end does not have."""
-    size = task.size(split)
-    assert size is not None
-    return size
-
-
-def solution(example: Example) -> str:
-    assert example.solution is not None
-    return example.solution
 
 
 @pytest.fixture
@@ -41,10 +30,10 @@ def squares(tmp_path: Path) -> str:
 
 def test_rows_are_split_by_content_and_reshuffled_every_epoch(squares: str) -> None:
     task = tasks.get(f"jsonl:{squares}")
-    prompts = {split: [task.example(split, i).prompt for i in range(rows_of(task, split))] for split in SPLITS}
+    prompts = {split: [task.example(split, i).prompt for i in range(task.size(split) or 0)] for split in SPLITS}
     assert sum(map(len, prompts.values())) == 200
     assert len(set().union(*prompts.values())) == 200
-    n = rows_of(task, "train")
+    n = len(prompts["train"])
     second = [task.example("train", n + i).prompt for i in range(n)]
     assert sorted(second) == sorted(prompts["train"])
     assert second != prompts["train"]
@@ -55,9 +44,10 @@ def test_a_separate_eval_file_is_taken_whole_and_kept_out_of_training(squares: s
     held_out = write(tmp_path / "held.jsonl", [{"question": f"{i}^2?", "answer": str(i * i)} for i in range(50)])
     task = tasks.get({"name": f"jsonl:{squares}", "eval_path": held_out})
     assert task.size("eval") == 50
-    assert rows_of(task, "train") + rows_of(task, "validation") == 150
+    n, validated = task.size("train") or 0, task.size("validation") or 0
+    assert n + validated == 150
     excluded = {task.example("eval", i).prompt for i in range(50)}
-    assert not excluded & {task.example("train", i).prompt for i in range(rows_of(task, "train"))}
+    assert not excluded & {task.example("train", i).prompt for i in range(n)}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +124,7 @@ def test_public_sets_score_their_own_solutions(name: str, size: int, shared: Pat
     assert task.size("eval") == size
     examples = [task.example("eval", i) for i in range(size)]
     with Scorer(task, timeout=600) as scorer:
-        own = scorer.score(examples, [solution(example) for example in examples])
+        own = scorer.score(examples, [example.solution or "" for example in examples])
         bare = scorer.score(examples, [f"The answer is ${example.answer}$" for example in examples])
         other = scorer.score(examples, ["\\boxed{-12345.5}"] * size)
     assert sum(score.value or 0.0 for score in own) == size
@@ -148,25 +138,24 @@ def test_hugging_face_sets_load_from_a_folder(tmp_path: Path) -> None:
         write(tmp_path / f"{split}.jsonl", [{"problem": f"{i}+0", "answer": str(i)} for i in range(low, high)])
     task = tasks.get({"name": f"hf:{tmp_path}", "eval_split": "test"})
     assert task.size("eval") == 10
-    assert rows_of(task, "train") + rows_of(task, "validation") == 40
+    assert (task.size("train") or 0) + (task.size("validation") or 0) == 40
     example = task.example("eval", 0)
-    assert task.score(example, solution(example)) == 1.0
+    assert task.score(example, example.solution or "") == 1.0
     assert task.score(example, "\\boxed{7}") == 0.0
 
 
 @pytest.mark.usefixtures("no_process_left")
 def test_reasoning_gym_is_deterministic_split_and_scored_by_its_own_rule() -> None:
     pytest.importorskip("reasoning_gym")
-    task = tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3})
+    spec = {"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}
+    task = tasks.get(spec)
     seen: dict[str, str] = {}
     for split in SPLITS:
         for i in range(40):
             assert seen.setdefault(task.example(split, i).prompt, split) == split
     examples = [task.example("eval", i) for i in range(40)]
     assert all(2 <= float(example.attributes["num_terms"]) <= 3 for example in examples)
-    assert examples[0] == tasks.get({"name": "reasoning_gym:chain_sum", "min_terms": 2, "max_terms": 3}).example(
-        "eval", 0
-    )
+    assert examples[0] == tasks.get(spec).example("eval", 0)
     with Scorer(task) as scorer:
         right = scorer.score(examples, [f"let me think\n{example.solution}" for example in examples])
         plain = scorer.score(examples, [f"so it is {example.answer['text']}" for example in examples])
@@ -226,22 +215,16 @@ def environment(**changed: Any) -> SimpleNamespace:
     return SimpleNamespace(**(values | changed))
 
 
-@pytest.fixture(autouse=True)
-def _fresh_environments() -> Iterator[None]:
-    verifiers_env._loaded.cache_clear()
-    yield
-    verifiers_env._loaded.cache_clear()
-
-
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The environments of a stand-in for the package, by name; those with arguments are functions."""
     environments: dict[str, Any] = {"sums": environment()}
-    module = ModuleType("verifiers")
-    vars(module)["load_environment"] = lambda name, **given: (
-        environments[name](**given) if given else environments[name]
-    )
-    monkeypatch.setitem(sys.modules, "verifiers", module)
+
+    def load_environment(name: str, **given: Any) -> Any:
+        return environments[name](**given) if given else environments[name]
+
+    stand_in(monkeypatch, "verifiers", load_environment=load_environment)
+    verifiers_env._loaded.cache_clear()
     return environments
 
 
@@ -286,9 +269,7 @@ def test_an_environment_of_the_package_itself(monkeypatch: pytest.MonkeyPatch) -
         rows = [{"question": f"{i} + 1?", "answer": str(i + 1), "info": {"difficulty": 1}} for i in range(n)]
         return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[right]), system_prompt="Add.")
 
-    module = ModuleType("plus_one")
-    vars(module)["load_environment"] = load_environment
-    monkeypatch.setitem(sys.modules, "plus_one", module)
+    stand_in(monkeypatch, "plus_one", load_environment=load_environment)
     task = Verifiers(environment="plus_one")
     example = task.example("train", 0)
     assert example.prompt.startswith("Add.\n\n")

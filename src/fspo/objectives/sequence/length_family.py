@@ -23,7 +23,7 @@ whose norm is near sqrt(L) as well. So
 | `luspo`        | 1   | 1   | 1   | GSPO with the share of the true gradient                       |
 | `fspo`         | 0   | 1/2 | 0   | the paper's band; a weight exp(S) that spreads with length     |
 | `fspo_root`    | 1/2 | 1/2 | 0   | FSPO's band; every response has a gradient of one size         |
-| `fspo_gate`    | 1/2 | h   | 1/2 | FSPO's band and share of the gradient, with a bounded weight     |
+| `fspo_gate`    | 1/2 | h   | 1/2 | FSPO's band and share of the gradient, with a bounded weight   |
 
 R makes the gradient of a response of R tokens that of FSPO, so that learning rates carry over between members. It is
 the mean length of the batch, or 1 for the published members.
