@@ -8,7 +8,7 @@ UV := $(shell command -v uv 2> /dev/null)
 PIP := -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(PIP))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 12 --ignore=tests/browser --ignore=tests/vllm_engine
-QUICK := -m 'not slow' --hypothesis-profile quick
+QUICK := -m "not slow" --hypothesis-profile quick
 
 .PHONY: help setup demo smollm2 docs release test test-robust test-slow test-properties test-engines test-versions test-browser test-all lint types coverage clean
 
@@ -97,10 +97,9 @@ test-robust: $(VENV)/.dev  ## the quick tests twice beside four busy loops, once
 	$(call install,$(VENV)) -c constraints.txt pytest-random-order
 	for k in 1 2 3 4; do yes > /dev/null & loops="$$loops $$!"; done; trap 'kill $$loops' EXIT; $(PYTEST) $(QUICK) && $(PYTEST) $(QUICK)
 	$(PYTEST) $(QUICK) --random-order-bucket=global --random-order-seed=$(or $(SEED),$(shell date +%s))
-	@mkdir -p build
-	for file in $$(ls tests/test_*.py tests/*/test_*.py | grep -vE '^tests/(browser|vllm_engine)/'); do \
-		echo "$$file alone"; $(BIN)/python -m pytest -q $(QUICK) $$file > build/alone.log 2>&1 || [ $$? = 5 ] || \
-		{ cat build/alone.log; exit 1; }; done
+	@ls tests/test_*.py tests/*/test_*.py | grep -vE '^tests/(browser|vllm_engine)/' | xargs -P 2 -I FILE sh -c \
+		'out=$$($(BIN)/python -m pytest -q $(QUICK) FILE 2>&1); code=$$?; echo "FILE alone: $$(echo "$$out" | tail -1)"; \
+		[ $$code = 0 ] || [ $$code = 5 ] || { echo "$$out"; exit 255; }'
 
 test-slow: $(VENV)/.dev  ## the long tests: kills and resumes, TRL, verl and Ray, recipes
 	$(PYTEST) -m slow

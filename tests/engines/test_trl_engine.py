@@ -203,8 +203,8 @@ def test_processes_change_nothing(whole: Path, model: Path, tmp_path: Path) -> N
     torchrun(2, "helpers.trl_runs", model, tmp_path, 4, 2)
     assert_same_end(whole, tmp_path)
     one, two = (pl.read_parquet(folder / "fspo" / "fspo" / "records") for folder in (whole, tmp_path))
-    place = ["step", "update", "index", "reward", "length", "advantage"]
-    assert one.select(place).sort(place).equals(two.select(place).sort(place))
+    columns = ["step", "update", "index", "reward", "length", "advantage"]
+    assert one.select(columns).sort(columns).equals(two.select(columns).sort(columns))
 
 
 def test_resume_goes_on_with_the_learnt_band(model: Path, tmp_path: Path) -> None:

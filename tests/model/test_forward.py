@@ -61,8 +61,8 @@ def test_sequences_without_a_mask_equal_hugging_face(name: str, monkeypatch: pyt
 
 def test_a_long_answer_needs_memory_in_proportion_to_its_length() -> None:
     """The plan of 4,096 tokens holds indices only: a mask would take 64 MB."""
-    places = attention.plan([(0, 30, 0, 0), (30, 4096, 0, 30)], 4126, torch.float32, torch.device("cpu"))
-    held = [t for b in places.blocks for t in (b.queries, b.keys, b.padding, b.mask) if t is not None]
+    layout = attention.plan([(0, 30, 0, 0), (30, 4096, 0, 30)], 4126, torch.float32, torch.device("cpu"))
+    held = [t for b in layout.blocks for t in (b.queries, b.keys, b.padding, b.mask) if t is not None]
     assert sum(t.nbytes for t in held) < 100 * 4126
     at_once = attention.plan([(0, 255, 0, 0), (255, 255, 0, 255)], 510, torch.float32, torch.device("cpu"))
     assert all(b.mask is not None for b in at_once.blocks)

@@ -125,8 +125,8 @@ class _RmsNorm(torch.autograd.Function):
         flat = (grad * unit).view(-1, x.shape[-1])
         d_weight = flat.sum(0) if ctx.needs_input_grad[1] else None
         # mean of w g x / rms as a matrix-vector product: the sum over features needs no extra pass
-        pull = (flat @ (weight / x.shape[-1])).view(inverse.shape)
-        d_x = (grad * weight).addcmul_(unit, pull, value=-1.0).mul_(inverse)
+        projection = (flat @ (weight / x.shape[-1])).view(inverse.shape)
+        d_x = (grad * weight).addcmul_(unit, projection, value=-1.0).mul_(inverse)
         return d_x, d_weight, None
 
 

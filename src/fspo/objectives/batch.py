@@ -153,14 +153,14 @@ class Batch:
         """(B,) over the tokens of each response: (B, 1) of padded tokens, else (N,)."""
         return rows.unsqueeze(-1) if self.packing is None else self.packing.spread(rows)
 
-    def row_sum(self, tokens: Tensor, *, hidden: bool = False) -> Tensor:
+    def row_sum(self, tokens: Tensor, *, zeroed: bool = False) -> Tensor:
         """(B,) the sum over the trained tokens of each response.
 
-        Masked-out positions may hold anything, unless they are known to be `hidden` already: to hold 0.
+        Masked-out positions may hold anything, unless they are `zeroed`: they hold 0.
         """
         if self.packing is not None:
             return self.packing.sum(tokens)
-        return tokens.sum(-1) if hidden else masked(tokens, self.mask).sum(-1)
+        return tokens.sum(-1) if zeroed else masked(tokens, self.mask).sum(-1)
 
     def share(self, tokens: Tensor) -> Tensor:
         """(B,): the mean over each response's trained tokens; of a bool tensor, the share that is True."""
@@ -174,9 +174,9 @@ class Batch:
 
     def share_(self, tokens: Tensor) -> Tensor:
         """`share`, in place."""
-        return self.row_sum(self.hide_(tokens), hidden=True) / self.lengths
+        return self.row_sum(self.mask_(tokens), zeroed=True) / self.lengths
 
-    def hide_(self, tokens: Tensor) -> Tensor:
+    def mask_(self, tokens: Tensor) -> Tensor:
         """The tokens with 0 where masked out, in place."""
         return tokens if self.mask is None else tokens.masked_fill_(~self.mask, 0)
 

@@ -271,8 +271,8 @@ class Objective(Settings, ABC):
 def _masked_product(tokens: Tensor, scale: Tensor, batch: Batch) -> Tensor:
     """tokens * scale, 0 where masked out; in place if there is one value per token already."""
     if tokens.shape == batch.logprobs.shape:
-        return batch.hide_(tokens.mul_(scale))
-    return batch.hide_((tokens * scale).expand_as(batch.logprobs).clone())
+        return batch.mask_(tokens.mul_(scale))
+    return batch.mask_((tokens * scale).expand_as(batch.logprobs).clone())
 
 
 def _given(tokens: Mapping[str, Tensor | None], name: str, option: str, batch: Batch) -> Tensor:
@@ -297,14 +297,14 @@ def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:
     empty = {}
     if batch.empty is not None:
         table, empty = table[:, ~batch.empty], {"empty": float(batch.empty.sum())}
-    S, L, accepted, capped, pulls = table.cpu().double()
+    S, L, accepted, capped, has_gradient = table.cpu().double()
     if not len(S):
         return empty
     s, n = S.numpy(), L.numpy()
     mu = ratios.drift(s, n)
     return {
         **empty,
-        "clip_rate": float(((1 - accepted) * pulls).sum() / pulls.sum().clamp(min=1)),
+        "clip_rate": float(((1 - accepted) * has_gradient).sum() / has_gradient.sum().clamp(min=1)),
         "capped": float(capped.mean()),
         "mu": mu,
         "sigma": ratios.scale(s, n, mu),

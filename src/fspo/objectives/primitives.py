@@ -62,12 +62,12 @@ def scaled_range(clip_low: float, clip_high: float, k: float) -> dict[str, float
     return {"clip_low": -math.expm1(-k * low), "clip_high": math.expm1(k * high)}
 
 
-def with_gradient(x: Tensor, value: Tensor, kept: Tensor, pull: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The constant `value`, whose gradient in `x` is pull(gradient of the value, `kept`).
+def with_gradient(x: Tensor, value: Tensor, kept: Tensor, backward: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The constant `value`, whose gradient in `x` is backward(gradient of the value, `kept`).
 
     For gradients that are known in closed form: one tensor is kept for the backward pass.
     """
-    result: Tensor = _known_gradient().apply(x, value, kept, pull)
+    result: Tensor = _known_gradient().apply(x, value, kept, backward)
     return result
 
 
@@ -77,14 +77,14 @@ def _known_gradient() -> Any:
 
     class KnownGradient(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor, value: Tensor, kept: Tensor, pull: Any) -> Tensor:
+        def forward(ctx: Any, x: Tensor, value: Tensor, kept: Tensor, backward: Any) -> Tensor:
             ctx.save_for_backward(kept)
-            ctx.pull = pull
+            ctx.rule = backward
             return value.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-            return ctx.pull(gradient, *ctx.saved_tensors), None, None, None
+            return ctx.rule(gradient, *ctx.saved_tensors), None, None, None
 
     return KnownGradient
 

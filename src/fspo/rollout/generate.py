@@ -28,7 +28,7 @@ CACHE = 2 << 30  # bytes for keys and values
 ROWS = 256  # most answers that run at once
 REFILL = 64  # waiting answers are admitted when this many lanes are free: a few at a time cost more than they save
 SHRINK = 0.8  # ended answers leave when at most this share of the lanes would remain, for the same reason
-SPAN = 32  # steps between two looks at the tokens: random numbers are drawn for so many
+SPAN = 32  # steps between two reads of the tokens: random numbers are drawn for so many
 PREFILL = 16_384  # most prompt tokens that are computed at once, which bounds the memory of activations
 
 
@@ -182,7 +182,7 @@ class Lanes:
         self.waiting = deque(range(len(group)))
         self.lanes: list[int] = []  # the answer of each lane
         self.alive = torch.zeros(0, dtype=torch.bool, device=self.device)
-        self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last look
+        self.columns: list[Tensor] = []  # tokens of all lanes, per step since the last read
         self.ends: dict[int, int] = {}  # of ended lanes: how many of the columns count
 
     def run(self) -> None:
@@ -190,7 +190,7 @@ class Lanes:
         logits = self._admit()
         while self.lanes:
             if len(self.columns) == SPAN:
-                self._look()
+                self._store_tokens()
             token = choose(logits.to(self.device), self.numbers[len(self.columns)], self.temperature)
             self.columns.append(token)
             self._end(token)
@@ -215,7 +215,7 @@ class Lanes:
 
     def _keep_running(self, token: Tensor) -> Tensor:
         """Only the lanes that have not ended go on; returns their tokens."""
-        self._look(refresh=False)
+        self._store_tokens(refresh=False)
         kept = self.alive.nonzero().squeeze(1)
         self.lanes = [self.lanes[i] for i in kept.tolist()]
         self.ends = {}
@@ -224,7 +224,7 @@ class Lanes:
         self._refresh()
         return token[kept]
 
-    def _look(self, refresh: bool = True) -> None:
+    def _store_tokens(self, refresh: bool = True) -> None:
         """Move the sampled tokens to their answers."""
         if self.columns:
             for lane, row in enumerate(torch.stack(self.columns, 1).tolist()):
@@ -245,7 +245,7 @@ class Lanes:
     def _admit(self) -> Tensor:
         """Give free lanes to waiting answers, as many as `PREFILL` allows; the logits of their next tokens."""
         if self.columns:
-            self._look(refresh=False)
+            self._store_tokens(refresh=False)
         chosen: list[int] = []
         prompts: list[list[int]] = []
         position: dict[int, int] = {}  # in `prompts`, of each prompt

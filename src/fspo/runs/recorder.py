@@ -538,7 +538,7 @@ def response_rows(
     """
     with torch.no_grad():
         A = batch.share(batch.advantages) if batch.by_token else batch.advantages
-        kl = batch.row_sum(low_variance_kl(batch.token_log_ratio.detach()), hidden=True)
+        kl = batch.row_sum(low_variance_kl(batch.token_log_ratio.detach()), zeroed=True)
         D = kept = None
         if sampler is not None:  # a token without a number of the sampler's counts as matching
             old = batch.logprobs.detach() - batch.token_log_ratio.detach()

@@ -54,7 +54,7 @@ class VESPO(Objective):
     def surrogate(self, batch: Batch) -> Surrogate:
         A = batch.row_advantages
         cap = self.exponent_cap
-        total = batch.row_sum(batch.token_log_ratio.clamp(-cap, cap), hidden=True)
+        total = batch.row_sum(batch.token_log_ratio.clamp(-cap, cap), zeroed=True)
         log_w = total.clamp(LOWEST, cap)
         k = torch.where(A >= 0, self.k_pos, self.k_neg)
         decay = torch.where(A >= 0, self.lambda_pos, self.lambda_neg)

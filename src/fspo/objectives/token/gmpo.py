@@ -49,7 +49,7 @@ class GMPO(Objective):
         low = batch.spread(torch.where(A < 0, -self.clip_low, -infinite))
         high = batch.spread(torch.where(A > 0, self.clip_high, infinite))
         # A masked-out position holds 0, which lies inside every range: clamping leaves it 0.
-        mean = batch.row_sum(torch.clamp(l, low, high), hidden=True) / batch.lengths
+        mean = batch.row_sum(torch.clamp(l, low, high), zeroed=True) / batch.lengths
         ratio, capped = capped_ratio(mean, self.exponent_cap)
         with torch.no_grad():
             accepted = batch.share((l >= low) & (l <= high)) * ~capped

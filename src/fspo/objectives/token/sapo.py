@@ -49,10 +49,10 @@ class SAPO(Objective):
         tau = torch.where(A > 0, self.tau_pos, self.tau_neg).to(A.dtype)
         ratio, capped = capped_ratio(batch.token_log_ratio, self.exponent_cap)
         gate = (ratio - 1).mul_(batch.to_tokens(tau)).sigmoid_()
-        gate = batch.hide_(gate)
+        gate = batch.mask_(gate)
         # The gate's slope is 4 g (1 - g) times the ratio; sums and products in place, so that few tensors are held.
         square = torch.einsum("bt,bt->b", gate, gate) if batch.packing is None else gate * gate
-        kept = batch.row_sum(gate, hidden=True) - square if batch.packing is None else batch.row_sum(gate - square)
+        kept = batch.row_sum(gate, zeroed=True) - square if batch.packing is None else batch.row_sum(gate - square)
         accepted = (4 * kept / batch.lengths).clamp(0, 1)
         slope = ratio.mul_(gate)
         slope = slope.addcmul_(slope, gate, value=-1).mul_(batch.to_tokens(4 * A))

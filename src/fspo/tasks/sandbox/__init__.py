@@ -74,10 +74,10 @@ def run_python(
     last = time.monotonic() + GRACE
     for text in inputs:
         with _started(code, text, limits, isolation) as (process, output):
-            said = _first_words(process, last)
-            if b"started" not in said:
+            output = _startup_output(process, last)
+            if b"started" not in output:
                 if not outcomes:
-                    raise RuntimeError(_refusal(isolation, said.decode("utf-8", "replace")))
+                    raise RuntimeError(_refusal(isolation, output.decode("utf-8", "replace")))
                 break  # the time of the answer is over, or the runs before are the reason
             if not outcomes:
                 last = time.monotonic() + limits.answer_seconds
@@ -89,8 +89,8 @@ def run_python(
     return outcomes + [Outcome("timeout", "")] * (len(inputs) - len(outcomes))
 
 
-def _refusal(isolation: Isolation, said: str) -> str:
-    reason = said.strip().rpartition("\n")[2][:200] or f"no program started within {GRACE:g} s"
+def _refusal(isolation: Isolation, output: str) -> str:
+    reason = output.strip().rpartition("\n")[2][:200] or f"no program started within {GRACE:g} s"
     if isolation == "limits":
         return f"programs cannot be run on this machine ({reason}): use another task"
     return (
@@ -139,16 +139,16 @@ def _started(code: str, text: str, limits: Limits, isolation: Isolation) -> Iter
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _first_words(process: _Process, until: float) -> bytes:
+def _startup_output(process: _Process, until: float) -> bytes:
     """stderr until the start: `started`, or why it could not start."""
     assert process.stderr is not None
-    errors, said = process.stderr.fileno(), b""
-    while b"started" not in said and wait([errors], max(0.0, until - time.monotonic())):
+    errors, output = process.stderr.fileno(), b""
+    while b"started" not in output and wait([errors], max(0.0, until - time.monotonic())):
         data = os.read(errors, 4096)
         if not data:
             break
-        said += data
-    return said
+        output += data
+    return output
 
 
 def _finish(process: _Process, output: BinaryIO, limits: Limits, end: float) -> Outcome:
@@ -175,19 +175,19 @@ def _finish(process: _Process, output: BinaryIO, limits: Limits, end: float) -> 
             status = "timeout"
         elif time.monotonic() > watch:
             watch = time.monotonic() + WATCH
-            if sum(map(_memory, _family(process.pid))) > limits.memory_mb * 2**20:
+            if sum(map(_memory, _descendants(process.pid))) > limits.memory_mb * 2**20:
                 status = "memory"
     os.close(exited)
     return Outcome(status, printed.decode("utf-8", "replace"))
 
 
-def _family(pid: int) -> Iterator[int]:
+def _descendants(pid: int) -> Iterator[int]:
     """A process and its descendants."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in path.read_text().split():
-                yield from _family(int(child))
+                yield from _descendants(int(child))
 
 
 def _memory(pid: int) -> int:
