@@ -176,7 +176,7 @@ class TrainConfig(Settings):
     ({'name': 'gspo'}, 16, 60)
     >>> fspo.TrainConfig(rollout={"promts": 16})
     Traceback (most recent call last):
-    fspo.settings.SettingsError: RolloutConfig has no parameter 'promts'; did you mean 'prompts'?
+    fspo.settings.SettingsError: rollout has no parameter 'promts'; did you mean 'prompts'?
     """
 
     model: ModelConfig = ModelConfig()

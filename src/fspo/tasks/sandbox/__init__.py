@@ -74,10 +74,10 @@ def run_python(
     last = time.monotonic() + GRACE
     for text in inputs:
         with _started(code, text, limits, isolation) as (process, output):
-            output = _startup_output(process, last)
-            if b"started" not in output:
+            startup = _startup_output(process, last)
+            if b"started" not in startup:
                 if not outcomes:
-                    raise RuntimeError(_refusal(isolation, output.decode("utf-8", "replace")))
+                    raise RuntimeError(_refusal(isolation, startup.decode("utf-8", "replace")))
                 break  # the time of the answer is over, or the runs before are the reason
             if not outcomes:
                 last = time.monotonic() + limits.answer_seconds
@@ -89,8 +89,8 @@ def run_python(
     return outcomes + [Outcome("timeout", "")] * (len(inputs) - len(outcomes))
 
 
-def _refusal(isolation: Isolation, output: str) -> str:
-    reason = output.strip().rpartition("\n")[2][:200] or f"no program started within {GRACE:g} s"
+def _refusal(isolation: Isolation, startup: str) -> str:
+    reason = startup.strip().rpartition("\n")[2][:200] or f"no program started within {GRACE:g} s"
     if isolation == "limits":
         return f"programs cannot be run on this machine ({reason}): use another task"
     return (
