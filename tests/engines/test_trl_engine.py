@@ -24,7 +24,7 @@ from fspo.report.run_page import write
 from fspo.runs import Metrics, Timing, load
 from fspo.training.stopping import RunInterruptedError
 from helpers.custom_objective import HALVED, Halved
-from helpers.processes import torchrun
+from helpers.processes import importable, torchrun
 from helpers.simulated_answers import assert_the_audit_agrees
 from helpers.trl_runs import GROUP, SPLIT, answers, prompts, settings, split_runs, trainer
 
@@ -315,7 +315,7 @@ def test_answers_that_cannot_be_scored_are_counted_and_warned_about(
     )
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"{i}:"}) + "\n" for i in range(40)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    importable(monkeypatch, tmp_path / "half_a_reward.py")
     task = {"name": "python:half_a_reward:reward", "path": str(tmp_path / "rows.jsonl")}
     run = fspo.train(SMALL | {"task": task, "steps": 2}, tmp_path / "run", engine="trl", observer=Watch())
     assert sum(line.unscored or 0 for line in run.metrics) > 0

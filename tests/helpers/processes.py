@@ -115,6 +115,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None
         monkeypatch.setattr(sys.modules[package], last, module, raising=False)
 
 
+def importable(monkeypatch: pytest.MonkeyPatch, path: Path) -> str:
+    """The name of this module, which can be imported until the end of the test and is forgotten then."""
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setitem(sys.modules, path.stem, None)  # what is there at the end is removed
+    del sys.modules[path.stem]
+    return path.stem
+
+
 def printed(code: str, folder: Path) -> Any:
     """What a new process with this folder on its path prints, read as JSON."""
     path = os.pathsep.join([str(folder), *sys.path])

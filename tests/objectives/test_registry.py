@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import fspo
 from fspo.config import TrainConfig
 from fspo.objectives import OBJECTIVES, Objective
 from helpers.custom_objective import Mine
-from helpers.processes import printed, write_package
+from helpers.processes import importable, printed, write_package
 
 MODULE = """
 from helpers.custom_objective import Mine
@@ -32,8 +31,7 @@ class Plain:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with an objective, on the path of this process."""
     (tmp_path / "own_fixed_range.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "own_fixed_range"
+    return importable(monkeypatch, tmp_path / "own_fixed_range.py")
 
 
 def loss(objective: Objective) -> float:
@@ -111,8 +109,7 @@ def test_a_module_with_a_mistake_is_refused_in_one_sentence(
     code: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "flawed.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "flawed", raising=False)
+    importable(monkeypatch, tmp_path / "flawed.py")
     assert re.search(sentence, refused("flawed:Own"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fspo.tasks as tasks
 from fspo.config import TrainConfig
 from fspo.tasks import Score, Scorer
-from helpers.processes import printed, write_package
+from helpers.processes import importable, printed, write_package
 
 MODULE = """
 from typing import ClassVar
@@ -46,8 +46,7 @@ class Outer:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with a task, on the path of this process."""
     (tmp_path / "own_tasks.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "own_tasks"
+    return importable(monkeypatch, tmp_path / "own_tasks.py")
 
 
 def test_every_name_has_one_line() -> None:

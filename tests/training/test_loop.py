@@ -22,7 +22,7 @@ from fspo.objectives import Objective, Output
 from fspo.runs import Evaluated, Metrics, Sample, Timing, read_lines
 from fspo.training import checkpoint
 from fspo.training.loop import train
-from helpers.processes import Listener, fingerprint
+from helpers.processes import Listener, fingerprint, importable
 
 
 class Run(Protocol):
@@ -96,7 +96,7 @@ def reward_task(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str
     )
     (folder / "own_reward.py").write_text(f"def reward(prompt, completion, answer):\n{body}")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-    monkeypatch.syspath_prepend(str(folder))
+    importable(monkeypatch, folder / "own_reward.py")
     return f"task={{name: 'python:own_reward:reward', path: {folder / 'data.jsonl'}}}"
 
 
