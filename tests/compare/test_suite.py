@@ -75,6 +75,18 @@ def test_seeds_take_turns_with_the_warm_starts_of_their_task() -> None:
     assert {(cell.warm, cell.warm_start) for cell in alone.test} == {(None, 0)}
 
 
+def test_a_repetition_has_the_fields_of_its_suite_and_later_seeds_and_starts(tmp_path: Path) -> None:
+    first, again = tmp_path / "first.yaml", tmp_path / "again.yaml"
+    values = suite(warm_starts=3, seeds=3, tuning={"seeds": 2}).model_dump(mode="json", exclude={"name"})
+    first.write_text(yaml.safe_dump(values))
+    again.write_text(yaml.safe_dump({"like": str(first), "title": "again", "first_seed": 3, "warm_starts": 6}))
+    one, other = Plan(load(str(first))), Plan(load(str(again)))
+    assert (other.suite.name, other.suite.title, other.suite.methods) == ("again", "again", one.suite.methods)
+    assert {(c.seed, c.warm_start) for c in other.test} == {(3, 3), (4, 4), (5, 5)}
+    assert [c.key for c in other.tuning] == [c.key for c in one.tuning], "what was tuned is not tuned again"
+    assert not {c.warm for c in one.test} & {c.warm for c in other.test}
+
+
 CONFIRM = {"brackets": {"task": "brackets"}}
 
 

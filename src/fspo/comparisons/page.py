@@ -46,7 +46,7 @@ def notes(results: SuiteResults) -> list[str]:
     missing = f" {wanted - len(counts)} of {wanted} combinations have no finished run yet." * (len(counts) < wanted)
     sentences = [f"Hypothesis: {suite.hypothesis.strip()}"] if suite.hypothesis else []
     if suite.confirm:
-        sentences.append(f"Nothing was chosen by the confirming tasks: {', '.join(suite.confirm)}.")
+        sentences.append(f"No range was tuned on the confirming tasks: {', '.join(suite.confirm)}.")
     over = "warm starts" if suite.warm_starts > 1 else "seeds"
     sentences.append(
         f"{many} test seed{'s' * (max(counts) > 1)} per method, task and setting"

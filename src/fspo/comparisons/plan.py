@@ -89,15 +89,16 @@ class Plan:
         starts = {(task, setting): self._starts(task, setting) for task, setting, _ in combinations}
         self.tuned = {c for c in combinations if len(trials[c]) > 1}
 
-        def cells(phase: Phase, seeds: int, chosen: list[Combination]) -> list[Cell]:
-            each = itertools.product(range(seeds), chosen)
+        def cells(phase: Phase, seeds: range, chosen: list[Combination]) -> list[Cell]:
+            each = itertools.product(seeds, chosen)
             return [_cell(c, *trial, starts[c[:2]], k, phase) for k, c in each for trial in trials[c].items()]
 
         tuned = [c for c in combinations if c in self.tuned and (c[0] in suite.tasks or not suite.tuning.shared)]
-        self.tuning = cells("tune", suite.tuning.seeds, tuned)
+        self.tuning = cells("tune", range(suite.tuning.seeds), tuned)
         self.test: list[Cell] = []  # of every trial, seed by seed; of a tuned method only the chosen trial runs
+        seeds = range(suite.first_seed, suite.first_seed + suite.seeds)
         for tasks in (suite.confirm, suite.crossed, suite.tasks):
-            self.test += cells("test", suite.seeds, [c for c in combinations if c[0] in tasks])
+            self.test += cells("test", seeds, [c for c in combinations if c[0] in tasks])
         tests = sum((1 if c in self.tuned else len(trials[c])) * suite.seeds for c in combinations)
         self.total = len(self.tuning) + tests
 

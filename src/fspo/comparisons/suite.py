@@ -66,7 +66,8 @@ class Suite(Settings):
         {}, description="trials by setting and method, as --ranges prints them; they replace those of the method"
     )
     reference: str = Field(description="the method that the others are compared with")
-    seeds: int = Field(8, ge=1, description="number of test seeds, counted from 0")
+    seeds: int = Field(8, ge=1, description="number of test seeds")
+    first_seed: int = Field(0, ge=0, lt=1000, description="the first test seed: a repetition starts after the others'")
     warm_starts: int = Field(
         1, ge=1, description="warm-up runs per task; seed s starts from the model of number s modulo this"
     )
@@ -124,11 +125,16 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Suite:
-    """A suite of the package by its name, or any other by its file."""
+    """A suite of the package by its name, or any other by its file.
+
+    A file that sets `like: SUITE` has that suite's fields where it sets none of its own.
+    """
     path = SUITES / f"{name}.yaml" if name in names() else Path(name)
     if not path.is_file():
         raise ValueError(f"there is no suite {name!r}, nor a file of that name{hint(name, names())}")
     values = parse(path)
     if "name" in values:
         raise ValueError(f"{path} sets a name: remove it, a suite is named after its file")
+    if "like" in values:
+        values = merge(load(str(values.pop("like"))).model_dump(exclude={"name"}, exclude_unset=True), values)
     return Suite(name=path.stem, **values)
