@@ -70,12 +70,14 @@ def test_a_run_corrects_for_what_rounding_changed(tmp_path: Path, staleness: int
     outside, widest = {}, {}
     for precision in (2, 23):
         train(settings(precision, staleness=staleness), tmp_path / str(precision))
-        metrics = read_lines(tmp_path / str(precision), Metrics)
-        outside[precision] = metrics[-1].model_dump()["mismatch_outside"]
+        last = read_lines(tmp_path / str(precision), Metrics)[-1].model_dump()
+        outside[precision] = last["mismatch_outside"]
         rows = pl.read_parquet(tmp_path / str(precision) / "records" / "*.parquet")
         widths = np.abs(rows["mismatch"].to_numpy() / np.sqrt(rows["length"].to_numpy()))
         widest[precision] = float(widths.max())
         assert outside[precision] == pytest.approx(np.mean(widths[-32:] > 0.01))  # of the last step
+        mu = np.sum(rows["mismatch"].to_numpy()[-32:]) / np.sum(rows["length"].to_numpy()[-32:])
+        assert last["mismatch_mu"] == pytest.approx(mu, abs=1e-7)
     assert outside[23] == 0.0  # 23 bits are all that float32 has
     assert outside[2] > 0.2
     assert widest[23] < 1e-4

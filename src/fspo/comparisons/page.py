@@ -80,16 +80,18 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
         if name not in results.methods:
             known = ", ".join(map(repr, results.methods))
             raise ValueError(f"{name!r} is not a method with runs, and two are needed, as in A,B; known: {known}")
-    rows = []
+    rows, endpoints = [], [str(results.suite.endpoint)]
+    if results.suite.endpoint == "weaker end":
+        endpoints += ["easiest quarter", "hardest quarter"]  # accuracy gained, in points
     for setting, (kind, part) in itertools.product(results.settings, results.parts.items()):
         together = {f"{kind}tasks": part} if len(part) > 1 else {}
         for name, tasks in (together | {task: [task] for task in part}).items():
             ours, theirs = (results.of(method, setting, tasks) for method in (one, other))
-            ahead = statistics.lead(ours, theirs, results.suite.endpoint)
-            if ahead is not None:
-                won = f"{ahead.won:g} of {ahead.pairs}"
-                rows.append([f"{setting}, {name}", percent(ahead.difference, signed=True), won])
-    head = ["tasks", f"{one} ahead of {other}: {ENDPOINT_NAMES[results.suite.endpoint]}", "pairs won"]
+            leads = [lead for e in endpoints if (lead := statistics.lead(ours, theirs, e)) is not None]
+            if leads:
+                figures = [percent(lead.difference, signed=True) for lead in leads]
+                rows.append([f"{setting}, {name}", *figures, f"{leads[0].won:g} of {leads[0].pairs}"])
+    head = ["tasks", f"{one} ahead of {other}: {ENDPOINT_NAMES[endpoints[0]]}", *endpoints[1:], "pairs won"]
     return Table(f"{one} and {other}", head, rows)
 
 

@@ -144,7 +144,18 @@ def weaker_end(row: Row) -> float | None:
     return min(known) if len(known) == 2 else None
 
 
-ENDPOINTS: dict[str, Callable[[Row], float | None]] = {"gain": gain, "weaker end": weaker_end}
+def _end(row: Row, at: int) -> float | None:
+    """The gain in accuracy of the easiest (0) or the hardest (-1) quarter of the prompts."""
+    bins = row["gains"] or []
+    return float(bins[at]["final"] - bins[at]["start"]) if len(bins) > 1 else None
+
+
+ENDPOINTS: dict[str, Callable[[Row], float | None]] = {
+    "gain": gain,
+    "weaker end": weaker_end,
+    "easiest quarter": partial(_end, at=0),
+    "hardest quarter": partial(_end, at=-1),
+}
 
 
 def _share(start: float, final: float) -> float | None:

@@ -456,7 +456,7 @@ def clipping(updates: list[Update], bins: int = BINS, draws: int = 4000) -> dict
 
 def mismatch(columns: Mapping[str, list[Any]], bins: int = BINS) -> dict[str, float]:
     """How far sampler and trainer differ, and what the rule for that dropped by length, where they are known."""
-    if None in columns["mismatch"]:
+    if not columns["mismatch"] or None in columns["mismatch"]:
         return {}
     D, L = (np.array(columns[name], dtype=np.float64) for name in ("mismatch", "length"))
     mu = ratios.drift(D, L)

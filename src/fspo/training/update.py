@@ -25,12 +25,12 @@ from fspo.model.answers import Answers, split
 from fspo.model.forward import LogProbs, logprobs, require_family
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Totals
-from fspo.objectives.batch import Batch, masked
+from fspo.objectives.batch import Batch
 from fspo.objectives.objective import Output
 from fspo.objectives.primitives import capped_ratio, low_variance_kl
 from fspo.ratios import Floats
 from fspo.runs import Cosine
-from fspo.runs.recorder import Update
+from fspo.runs.recorder import OF_A_RESPONSE, Update, mismatch, response_rows
 from fspo.training.collect import combined_seed
 from fspo.training.processes import Team
 
@@ -138,13 +138,12 @@ class Learner:
         parts = self.team.gather(mine)
         if self._gives_old(staleness) and self.team.size > 1:
             answers.old[computed] = torch.cat([part.old for part in parts if part.old is not None]).to(answers.old)
-        log_ratio, accepted = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_ratio", "accepted"))
+        names = (*OF_A_RESPONSE, "answer")
+        known = {name: [value for part in parts for each in part.rows for value in each[name]] for name in names}
         loss = sum(part.loss for part in parts)
         healthy = all(part.healthy for part in parts)
-        if (
-            self._gives_old(staleness) and not healthy
-        ):  # without old log-probs, the later updates on these rows are skipped too
-            answers.old[computed] = math.nan
+        if self._gives_old(staleness) and not healthy:
+            answers.old[computed] = math.nan  # so that the later updates on these rows are skipped too
         if computed:
             self.team.sum_gradients(self.parameters)
         else:  # the optimiser's momentum moves the weights all the same
@@ -152,17 +151,18 @@ class Learner:
                 weight.grad = torch.zeros_like(weight)
         norm, shortened = self.norm_limit.apply(self.parameters) if healthy else (math.nan, False)
         healthy = healthy and math.isfinite(norm) and math.isfinite(loss)
-        if healthy:
-            self.optimizer.step()
-            advantages = torch.tensor(answers.advantages, dtype=torch.float64)[computed]
-            self.objective.observe(log_ratio, torch.tensor(lengths[computed]), advantages, staleness)
         metrics = {key: sum(part.metrics.get(key, 0.0) for part in parts) for part in parts for key in part.metrics}
         metrics |= {"loss": loss, "grad_norm": norm, "norm_clipped": float(shortened)}
+        metrics |= mismatch(known, self.config.log.bins)
         if computed:
             metrics["kl"] = sum(part.kl for part in parts) / float(lengths[computed].sum())
-        columns = _columns(answers, rows, dict(zip(computed, log_ratio.tolist(), strict=True)),
-                           dict(zip(computed, accepted.tolist(), strict=True)))  # fmt: skip
-        return Update(update, staleness, columns, metrics, skipped=not healthy, cosine=mine.cosine, members=rows)
+        columns = _columns(answers, rows, known)
+        done = Update(update, staleness, columns, metrics, skipped=not healthy, cosine=mine.cosine, members=rows)
+        if healthy:
+            self.optimizer.step()
+            S, L, A = (torch.from_numpy(x) for x in (done.log_ratio, done.lengths, done.advantages))
+            self.objective.observe(S, L, A, staleness)
+        return done
 
     def _differentiate(
         self, answers: Answers, own: list[int], rows: list[int], computed: int, lengths: Floats, staleness: int,
@@ -170,7 +170,7 @@ class Learner:
     ) -> _Part:  # fmt: skip
         """Add up the gradients of this process's rows `own`, micro-batch by micro-batch; `rows` are the minibatch's,
         of which all processes together compute `computed`. `compare` is the step and update to measure."""
-        part = _Part(len(own))
+        part = _Part()
         assert answers.old is not None
         advantages = torch.tensor(answers.advantages, dtype=torch.float64)[own]
         micro = split(answers.select(own), self.config.update.token_budget) if own else []
@@ -193,7 +193,7 @@ class Learner:
             options: dict[str, Any] = {"entropy": out.entropy}
             if answers.reference is not None:
                 options["ref_logprobs"] = answers.reference[chosen, :width]
-            if self.objective.mismatch is not None and answers.sampler_logprobs:
+            if answers.sampler_logprobs:
                 options["sampler_logprobs"] = _padded([answers.sampler_logprobs[i] for i in chosen], out.logprobs)
             inputs = (out.logprobs, old, advantages[indices].to(out.logprobs), out.mask)
             if compare is not None and k == 0:
@@ -203,8 +203,11 @@ class Learner:
                 )
             result = self.objective(*inputs, totals=totals, staleness=staleness, **options)
             result.loss.backward()
-            part.add(result, indices, len(indices) / computed)
-            part.kl += float(low_variance_kl(masked(out.logprobs.detach() - old, out.mask)).sum())
+            checked = Batch.check(out.logprobs.detach(), *inputs[1:])
+            part.kl += float(low_variance_kl(checked.token_log_ratio).sum())
+            sampler = options.get("sampler_logprobs")
+            part.rows.append(response_rows(checked, result.accepted, sampler, self.objective, {"answer": chosen}))
+            part.add(result, len(indices) / computed)
         return part
 
     def _forward(self, batch: Answers) -> LogProbs:
@@ -258,48 +261,34 @@ def policy_logprobs(policy: Policy, answers: Answers, temperature: float, token_
 class _Part:
     """The results of one process for its rows of a minibatch."""
 
-    rows: int
     healthy: bool = True
     loss: float = 0.0
     kl: float = 0.0  # sum over tokens of the low-variance estimate of KL(old || new)
     metrics: dict[str, float] = field(default_factory=dict)
+    rows: list[dict[str, list[Any]]] = field(default_factory=list)  # of each micro-batch, with the indices of answers
     cosine: Cosine | None = None
     old: Tensor | None = None  # log-probs of its rows at the first update, for the other processes
 
-    def __post_init__(self) -> None:
-        self.log_ratio, self.accepted = torch.zeros(2, self.rows, dtype=torch.float64)
-
-    def add(self, result: Output, indices: Tensor, share: float) -> None:
+    def add(self, result: Output, share: float) -> None:
         """The result of a micro-batch; `share` is the fraction of the minibatch's computed rows that it holds."""
-        self.log_ratio[indices] = result.log_ratio.cpu().double()
-        self.accepted[indices] = result.accepted.cpu().double()
         for key, value in result.metrics.items():
             self.metrics[key] = self.metrics.get(key, 0.0) + share * value
         self.loss += float(result.loss.detach())
 
 
-def _columns(
-    answers: Answers, rows: list[int], log_ratio: dict[int, float], accepted: dict[int, float]
-) -> dict[str, list[Any]]:
-    """One row per response of a minibatch, by column, see `fspo.runs.rows`."""
+def _columns(answers: Answers, rows: list[int], known: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """One row per response of a minibatch, by column, see `fspo.runs.rows`; `known` of those that were computed."""
     lengths, examples = answers.lengths, [answers.examples[answers.group[i]] for i in rows]
+    at = {i: k for k, i in enumerate(known["answer"])}
+    computed = ("log_ratio", "accepted", "mismatch")
     return {
         **{name: [e[name] for e in examples] for name in ("index", "task", "difficulty", "attributes")},
         "length": [lengths[i] for i in rows],
         "truncated": [not answers.finished[i] for i in rows],
         "reward": [answers.rewards[i] for i in rows],
         "advantage": [answers.advantages[i] for i in rows],
-        "log_ratio": [log_ratio.get(i) for i in rows],
-        "accepted": [accepted.get(i) for i in rows],
-        "mismatch": [_mismatch(answers, i) if i in log_ratio else None for i in rows],
+        **{name: [known[name][at[i]] if i in at else None for i in rows] for name in computed},
     }
-
-
-def _mismatch(answers: Answers, i: int) -> float | None:
-    """The sum over an answer's tokens of log pi_old - log pi_sampler; None where the trainer's policy sampled it."""
-    if answers.old is None or not answers.sampler_logprobs:
-        return None
-    return float(answers.old[i].double().sum()) - math.fsum(answers.sampler_logprobs[i])
 
 
 def _padded(rows: list[list[float]], like: Tensor) -> Tensor:
