@@ -85,6 +85,8 @@ def test_a_repetition_has_the_fields_of_its_suite_and_later_seeds_and_starts(tmp
     assert {(c.seed, c.warm_start) for c in other.test} == {(3, 3), (4, 4), (5, 5)}
     assert [c.key for c in other.tuning] == [c.key for c in one.tuning], "what was tuned is not tuned again"
     assert not {c.warm for c in one.test} & {c.warm for c in other.test}
+    again.write_text(yaml.safe_dump({"like": str(first), "methods": {"fspo": FSPO, "gspo": GSPO}}))
+    assert list(load(str(again)).methods) == ["fspo", "gspo"], "a field that is set replaces the other suite's"
 
 
 CONFIRM = {"brackets": {"task": "brackets"}}

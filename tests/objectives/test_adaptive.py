@@ -84,12 +84,13 @@ def test_every_length_is_clipped_alike_whatever_the_law_of_s(spread: float, cap:
         assert flatness[False] > 2 * flatness[True]
 
 
-def test_small_batches_do_not_bias_the_rate() -> None:
+@pytest.mark.parametrize("size", [1, 8])
+def test_small_batches_do_not_bias_the_rate(size: int) -> None:
     tracker = BandTracker(0.5)
     caps = (0.2, 0.2)
     rng, rates = np.random.default_rng(0), []
     for update in range(6000):
-        S, L, A = simulate(rng, 8)
+        S, L, A = simulate(rng, size)
         used = tracker.half_widths(1, caps)
         if update >= 1000:
             z = (S - used.mu * L) / used.width(L)

@@ -15,13 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fspo
 from fspo import objectives
 from fspo.config import read
+from fspo.model.forward import LogProbs
 from fspo.model.loading import Policy
 from fspo.objectives import Objective, Output
 from fspo.runs import Evaluated, Metrics, Sample, Timing, read_lines
 from fspo.training import checkpoint
 from fspo.training.loop import train
+from fspo.training.update import Learner
 from helpers.processes import Listener, fingerprint, importable
 
 
@@ -162,6 +165,20 @@ def test_updates_without_a_finite_gradient_are_skipped_counted_and_stop_the_run(
     metrics = metrics_of(tmp_path)
     assert (metrics[-1].skipped or 0) > 2
     assert len(metrics) < 20
+
+
+def test_a_run_with_a_skipped_update_can_be_audited(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, calls = Learner._forward, []
+
+    def failing(self: Learner, *inputs: Any) -> LogProbs:
+        out = forward(self, *inputs)
+        calls.append(out)
+        return out._replace(logprobs=out.logprobs * math.nan) if len(calls) == 2 else out
+
+    monkeypatch.setattr(Learner, "_forward", failing)
+    run(tmp_path, "steps=3")
+    assert metrics_of(tmp_path)[-1].skipped == 1
+    assert fspo.audit(tmp_path).rows > 0
 
 
 @pytest.mark.parametrize("options", [[], ["eval.every=1000", "checkpoint.every=1"]])

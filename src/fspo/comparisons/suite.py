@@ -136,5 +136,5 @@ def load(name: str) -> Suite:
     if "name" in values:
         raise ValueError(f"{path} sets a name: remove it, a suite is named after its file")
     if "like" in values:
-        values = merge(load(str(values.pop("like"))).model_dump(exclude={"name"}, exclude_unset=True), values)
+        values = load(str(values.pop("like"))).model_dump(exclude={"name"}, exclude_unset=True) | values
     return Suite(name=path.stem, **values)

@@ -411,7 +411,7 @@ def summarise(updates: list[Update], bins: int = BINS) -> dict[str, Any]:
     values: dict[str, Any] = {
         "on_policy": not moved,
         "updates": len(updates),
-        "rows": sum(len(u.columns["length"]) for u in updates),
+        "rows": sum(len(u.columns["length"]) for u in done),
     }
     own = {key for u in done for key in u.metrics} - Metrics.model_fields.keys()
     for key in (*MEANS, *sorted(own)):
@@ -510,9 +510,9 @@ def warnings_of(metrics: Metrics) -> dict[str, str]:
 
 
 def _table(updates: list[Update], step: int) -> dict[str, list[Any]]:
-    """One row per response and update, by column, see `fspo.runs.rows`."""
+    """One row per response and update that moved the policy, by column, see `fspo.runs.rows`."""
     table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for u in updates:
+    for u in (u for u in updates if not u.skipped):
         count = len(u.columns["length"])
         same = {"step": step, "update": u.update, "staleness": u.staleness, "off_policy": u.off_policy}
         columns = u.columns | {name: [value] * count for name, value in same.items()}

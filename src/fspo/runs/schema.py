@@ -92,7 +92,7 @@ class Metrics(Line):
     entropy: Number = None  # nats per token
     # the updates
     updates: Whole | None = None
-    rows: Whole | None = None  # responses of all updates
+    rows: Whole | None = None  # responses of all updates that moved the policy
     on_policy: bool | None = None  # no update was off-policy
     skipped: Whole | None = None  # updates without a finite gradient, since the run began
     lr: Number = None

@@ -111,8 +111,10 @@ class BandTracker:
         width = used.width(L)
         z = (S - used.mu * L) / width
         drift = float(S.sum() / L.sum())
-        # From the mean size, not the mean square, of z: a few outliers must not set the scale.
-        sigma = math.sqrt(math.pi / 2) * float(((S - drift * L).abs() / width).mean())
+        # From the mean size, not the mean square, of z: a few outliers must not set the scale. A single response, or
+        # several with one S / L, do not spread around their own drift: they do around the one known before.
+        centre = used.mu if torch.allclose(S / L, torch.full_like(S, drift)) else drift
+        sigma = math.sqrt(math.pi / 2) * float(((S - centre * L).abs() / width).mean())
         fresher, u = self._known(staleness), NormalDist().inv_cdf(1 - clip_rate)
         bounds = (fresher.u_low, fresher.u_high) if fresher else (u, u)
         known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, *bounds))
@@ -147,10 +149,10 @@ class BandTracker:
 def _stepped(u: float, sigma: float, step: float, excess: Tensor, cap: float) -> float:
     """A step of the quantile by the mean excess; none beyond the floor or the cap, where u does not change the rate."""
     up = step * float(excess.mean()) if len(excess) else 0.0
-    if (up > 0 and sigma * u >= cap) or (up < 0 and sigma * u <= FLOOR):
+    if sigma == 0 or (up > 0 and sigma * u >= cap) or (up < 0 and sigma * u <= FLOOR):
         return u
     u *= math.exp(min(up, LARGEST_STEP))
-    return min(u, cap / sigma) if up > 0 and sigma > 0 else u
+    return min(u, cap / sigma) if up > 0 else u
 
 
 def _correlation(x: Tensor, y: Tensor) -> float:
