@@ -46,6 +46,11 @@ def test_a_group_without_variance_has_exactly_no_advantage(
     assert fspo.advantages.count(rewards, groups).without_variance == 1
 
 
+def test_half_precision_rewards_are_widened() -> None:
+    rewards = torch.tensor([0.0, 300, 600, 900])
+    assert torch.equal(fspo.advantages.grpo(rewards.half(), [0] * 4), fspo.advantages.grpo(rewards, [0] * 4))
+
+
 def test_groups_without_signal_are_counted() -> None:
     counts = fspo.advantages.count(REWARDS, GROUPS)
     assert vars(counts) == {"groups": 4, "single": 2, "without_variance": 1, "unscored": 1}
@@ -58,8 +63,9 @@ def test_bad_input(name: str) -> None:
         estimator(torch.tensor([1.0, math.inf]), [0, 0], lengths=torch.tensor([1, 1]))
     with pytest.raises(ValueError, match="rewards must be a floating-point tensor"):
         estimator(torch.tensor([1, 0]), [0, 0], lengths=torch.tensor([1, 1]))
-    with pytest.raises(ValueError, match="groups must be 2 whole numbers"):
-        estimator(torch.tensor([1.0, 0]), [0], lengths=torch.tensor([1, 1]))
+    for groups in ([0], ["a", "a"]):
+        with pytest.raises(ValueError, match="groups must be 2 whole numbers"):
+            estimator(torch.tensor([1.0, 0]), groups, lengths=torch.tensor([1, 1]))  # type: ignore[arg-type]
 
 
 def test_lengths_are_checked_where_they_count() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fspo.objectives.batch import widened
 from fspo.settings import hint
 from fspo.tensors import Tensor, torch
 
@@ -43,7 +44,11 @@ class _Groups:
     def __init__(self, rewards: Tensor, groups: Tensor | Sequence[int]) -> None:
         if not isinstance(rewards, torch.Tensor) or not rewards.is_floating_point() or rewards.dim() != 1:
             raise ValueError("rewards must be a floating-point tensor of shape (N,)")
-        groups = torch.as_tensor(groups, device=rewards.device)
+        rewards = widened(rewards)
+        try:
+            groups = torch.as_tensor(groups, device=rewards.device)
+        except (TypeError, ValueError):
+            groups = rewards.new_zeros(0)
         if groups.shape != rewards.shape or groups.is_floating_point():
             raise ValueError(f"groups must be {len(rewards)} whole numbers, one per reward")
         if torch.isinf(rewards).any():
@@ -104,7 +109,7 @@ def opo(rewards: Tensor, groups: Tensor | Sequence[int], *, lengths: Tensor | No
     """R - length-weighted mean of the group: the variance-optimal baseline of arXiv 2505.23585."""
     if lengths is None:
         raise ValueError("the opo advantage weights by length: pass lengths=, one per reward")
-    g = _Groups(rewards, groups)
+    g, lengths = _Groups(rewards, groups), torch.as_tensor(lengths)
     if lengths.shape != rewards.shape or not (lengths > 0).all():
         raise ValueError(f"lengths must be {len(rewards)} positive numbers, one per reward")
     return g.kept(g.rewards - g.mean(lengths.to(rewards)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,15 +64,22 @@ class BadLine:
 def json_lines(path: Path) -> Iterator[dict[str, Any] | BadLine]:
     """The objects of a JSON-lines file in order, and what is wrong with a bad line; blank lines are skipped."""
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                yield BadLine(number, "is not JSON")
-                continue
-            yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
+        yield from json_objects(lines)
+
+
+def json_objects(
+    lines: Iterable[str], constant: Callable[[str], Any] | None = None
+) -> Iterator[dict[str, Any] | BadLine]:
+    """The same of lines; `constant` is called for NaN and infinity, which Python's own JSON writes."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, parse_constant=constant)
+        except (ValueError, RecursionError) as error:
+            yield BadLine(number, "is not JSON" + f": {error}" * (type(error) is ValueError))
+            continue
+        yield value if isinstance(value, dict) else BadLine(number, "is not a JSON object")
 
 
 YAML_SIZE = 200_000  # the most characters of a YAML text

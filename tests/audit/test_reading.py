@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -109,7 +110,11 @@ WRONG: list[tuple[str, bytes | str, str]] = [
     ("a.csv.gz", b"not compressed at all", " cannot be read as csv"),
     ("a.jsonl", LINE + '{"length": 3, "log_ratio"\n', "line 2 of "),
     ("a.jsonl", LINE + "\n\n[1, 2]\n", "line 4 of "),
-    ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', " cannot be read as jsonl"),
+    ("a.jsonl", LINE + '{"length": 3, "log_ratio": NaN}\n', "is not JSON: it holds NaN, write null"),
+    ("a.jsonl.gz", gzip.compress((LINE + '{"length": 3, "log_ratio"\n').encode()), "line 2 of "),
+    ("a.jsonl", "\ufeff" + LINE, " begins with a byte order mark"),
+    ("a.json", '{"length": [10, 12], "log_ratio": [0.1, 0.2]}', " is one JSON object: give a list of objects"),
+    ("a.json", '{\n "length": {"0": 10}, "log_ratio": {"0": 0.1}\n}', " is one JSON object: give a list of objects"),
     ("a.jsonl", LINE + '{"log_ratio": 3}\n', ", row 2, column 'length' is empty"),
     ("a.jsonl", LINE + f'{{"length": 1{400 * "0"}}}\n', " cannot be read as jsonl"),
     ("a.jsonl", '{"completion": [{"content": [{"text": "x"}]}]}\n', " has no length of the answers"),
@@ -146,6 +151,7 @@ FRAMES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"by": "tsk"}, "no column 'tsk'"),
     ({"x": [[1], [2]]}, {"by": "x"}, "column 'x' holds List(Int64): --by needs words or numbers"),
     ({"new": [0.1, 0.2]}, {"columns": {"logprobs": "new"}}, "give --old-logprobs NAME"),
+    ({"by": [1.5, None]}, {"by": "by"}, "row 2, column 'by' is empty, NaN or infinite: fill it"),
     ({}, {"rule": "fspoo"}, "there is no objective 'fspoo'"),
     ({}, {"rule": "gspo:eps=1"}, "has no parameter 'eps'"),
     ({}, {"rule": "gspo:eps"}, "'eps' is not of the form parameter=value"),
@@ -191,6 +197,19 @@ def test_rows_and_damage_are_named_across_files(tmp_path: Path) -> None:
     frame.write_parquet(tmp_path / "2.parquet")
     damage(tmp_path / "2.parquet")  # they are scanned together
     with pytest.raises(ValueError, match=r"0\.parquet or one of 3 more cannot be read as parquet"):
+        fspo.audit(tmp_path)
+
+
+def test_rows_without_a_forward_pass_count_in_the_number_of_a_bad_one(tmp_path: Path) -> None:
+    """A run's rows of advantage 0 have no log-ratio and are left out."""
+    at, frame = pl.int_range(40), answers(40).with_columns(step=1, update=0, off_policy=True, index=0)
+    frame = frame.with_columns(
+        advantage=pl.when(at < 20).then(0.0).otherwise(1.0), log_ratio=pl.when(at >= 20).then("log_ratio")
+    )
+    for k, bad in enumerate((-1, 30)):
+        rows = frame.with_columns(length=pl.when(at == bad).then(0).otherwise("length"))
+        rows.write_parquet(tmp_path / f"{k}.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet, row 31, column 'length' is 0"):
         fspo.audit(tmp_path)
 
 

@@ -95,6 +95,10 @@ def test_missing_runs_are_noted_and_left_out_of_the_figures(tmp_path: Path) -> N
     checked(compared.write(alone, given, tmp_path / "page.html"), ("overview", "summary", "tables"))
 
 
+def ends(start: float) -> dict[str, float]:
+    return {"low": 0.0, "high": 1.0, "start": start, "final": 0.9, "count": 10}
+
+
 def test_settings_confirming_tasks_and_two_methods_apart() -> None:
     every = suite(("fspo", "gspo"), ("sort", "add", "copy"), ("near", "stale 8"))
     given = every.model_copy(
@@ -104,7 +108,7 @@ def test_settings_confirming_tasks_and_two_methods_apart() -> None:
     made = [row | {"warm_start": row["seed"] % 3} for row in rows(every, fail={("gspo", 1)})]
     text = compared.text(made, given)
     assert "Hypothesis: fspo is ahead.\n" in text
-    assert "Nothing was chosen by the confirming tasks: copy." in text
+    assert "No range was tuned on the confirming tasks: copy." in text
     assert "8 test seeds per method, task and setting, from 3 warm starts." in text
     assert "With fewer than 5 warm starts a bootstrap" in text
     assert "### Across 2 choosing tasks, near\n" in text
@@ -113,6 +117,12 @@ def test_settings_confirming_tasks_and_two_methods_apart() -> None:
     apart = compared.pairs(SuiteResults(made, given), "fspo", "gspo")
     assert [row[0] for row in apart.rows][4:] == [f"stale 8, {t}" for t in ("choosing tasks", "sort", "add", "copy")]
     assert apart.rows[-1][1:] == [confirming["fspo ahead by, points"], confirming["pairs won by fspo"]]
+    solved = [
+        row | {"gains": [ends(1.0), ends(0.2)] if row["task"] == "copy" else [ends(0.1), ends(0.2)]} for row in made
+    ]
+    weaker = compared.pairs(SuiteResults(solved, given.model_copy(update={"endpoint": "weaker end"})), "fspo", "gspo")
+    assert len({len(row) for row in [weaker.head, *weaker.rows]}) == 1
+    assert weaker.rows[-1][1] == weaker.rows[-1][-1] == "–", "what is solved from the start has no normalised gain"
     with pytest.raises(ValueError, match="'fpso' is not a method with runs, and two are needed"):
         compared.pairs(SuiteResults(made, given), "fpso", "gspo")
 

@@ -22,12 +22,14 @@ from verl.utils.tracking import FileLogger
 from verl.workers.config import ActorConfig, McoreActorConfig, McoreEngineConfig, PolicyLossConfig
 
 import fspo
+from fspo.config import TrainConfig
 from fspo.engines.translate import BAND
 from fspo.engines.updates import UpdateTracker
+from fspo.engines.verl import run
 from fspo.engines.verl.plugin import PolicyLoss
 from fspo.engines.verl.run import OPEN, collect
 from fspo.model import loading as models
-from fspo.objectives import Mismatch, Totals
+from fspo.objectives import Totals
 from fspo.runs import Evaluated, Metrics, RunWarning, load, read_lines
 from helpers.batches import Inputs, assert_equal, loss_by, random_batch, with_gradient
 from helpers.cpu_platform import environment, worker
@@ -110,13 +112,16 @@ def test_advantages_of_tokens_reach_the_objectives_that_take_them() -> None:
 @pytest.mark.parametrize("name", ["fspo", "grpo"])
 @pytest.mark.parametrize(
     "rule",
-    [{"c": 0.3}, {"mode": "truncate", "high": 1.2}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2}],
-)
+    [{"c": 0.3}, {"mode": "truncate", "high": 1.2}, {"level": "token", "mode": "truncate", "low": 0.8, "high": 1.2},
+     {"level": "geometric", "low": 0.9, "high": 1.1}],
+)  # fmt: skip
 def test_verls_weights_become_the_objectives_rule(name: str, rule: dict[str, Any]) -> None:
     """verl's own code computes the weights, uncut; the loss and its gradient are those of the objective by itself."""
     for seed in range(10):
         batch: Inputs = random_batch(seed)
-        level = Mismatch(**rule).level
+        level = run._objective(TrainConfig(objective={"name": name, "mismatch": rule}))[0][
+            f"{run.CORRECTION}.rollout_is"
+        ]
         log_weights = batch.old_logprobs - batch.sampler_logprobs
         weights, _ = compute_rollout_correction_weights(log_weights, batch.mask.double(), level, OPEN)
         made = actor(name, {"mismatch": rule})

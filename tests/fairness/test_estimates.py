@@ -123,6 +123,8 @@ def test_partition_bands_shrink_small_partitions_and_keep_large_ones() -> None:
     plain = np.abs(S - pooled.mu * L) <= pooled.c_low * np.sqrt(L)
     assert fspo.fairness.measure(L[large], own[large], by=partition[large]).flatness < 0.02
     assert fspo.fairness.measure(L[large], plain[large], by=partition[large]).flatness > 0.2
+    numbered = fspo.fairness.partition_bands(S, L, np.unique(partition, return_inverse=True)[1])
+    assert np.array_equal(numbered.bounds([9.0], [2]), numbered.bounds([9.0], [2.0]))
     unknown = bands.bounds([100.0], ["new"])
     assert unknown[1][0] == pytest.approx(pooled.mu * 100 + pooled.c_high * 10)
 
@@ -136,6 +138,10 @@ def test_bad_input() -> None:
         fspo.fairness.scaling_law(np.zeros(20), np.arange(1, 21))
     with pytest.raises(ValueError, match=r"clip_rate = 1\.5 must lie between 0 and 1"):
         fspo.fairness.calibrate([1, 2], [1, 2], clip_rate=1.5)
+    with pytest.raises(ValueError, match="the policy has not moved"):
+        fspo.fairness.calibrate(np.zeros(20), np.arange(1, 21))
+    with pytest.raises(ValueError, match="drift = 'bounded' must be 'kl', 'zero', or a number"):
+        fspo.fairness.calibrate([1, 2], [1, 2], drift="bounded")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="partition has the shape"):
         fspo.fairness.partition_bands([1, 2], [1, 2], ["a"])
     with pytest.raises(ValueError, match="nothing to estimate a band from"):

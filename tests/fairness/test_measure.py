@@ -91,6 +91,7 @@ def test_a_small_bin_stays_uncertain() -> None:
         ([1, 2], [1, 1.5], {}, r"accepted must lie in \[0, 1\]"),
         ([1, math.nan], [1, 1], {}, "lengths holds NaN or inf in row 1"),
         ([1, 2], [1, 1], {"bins": 0}, "bins = 0 must be at least 1"),
+        ([1, 2], [1, 1], {"bins": 2.5}, r"bins = 2\.5 must be a whole number, or a list of inner edges"),
         ([1, 2], [1, 1], {"by": ["a"]}, "by has the shape"),
     ],
 )
@@ -130,6 +131,12 @@ def test_empty_bins_are_left_out() -> None:
     bins = cut(np.array([1.0, 2.0, 50.0]), [5, 10, 20])
     assert (bins.labels, bins.index.tolist()) == (["1–2", "50"], [0, 0, 1])
     assert len(cut(np.zeros(0), [5])) == 0
+
+
+def test_numbers_of_other_libraries() -> None:
+    lengths = torch.arange(1, 101)
+    report = measure(lengths, torch.ones(100, dtype=torch.bfloat16), bins=np.int64(4))  # type: ignore[arg-type]
+    assert [row.count for row in report.bins] == [25] * 4
 
 
 def test_labels() -> None:

@@ -122,6 +122,19 @@ def test_bad_packing_is_one_clear_sentence(arguments: dict[str, Any], sentence: 
     assert "\n" not in str(error.value)
 
 
+def test_a_huge_value_stays_in_its_response() -> None:
+    new = [torch.tensor([-3.4e38]), torch.tensor([-1.0, -1.0])]
+    out = fspo.objectives.get("fspo")(new, [torch.tensor([-1.0]), torch.tensor([-1.5, -2.0])], torch.ones(2))
+    assert out.log_ratio[1] == 1.5
+
+
+def test_half_precision_penalties_are_summed_in_single() -> None:
+    tokens, mask = torch.full((1, 40_000), -1.0, dtype=torch.float16), torch.ones(1, 40_000, dtype=torch.bool)
+    bonus = fspo.objectives.get("fspo", entropy_coef=0.01)
+    loss = bonus(tokens, tokens, torch.zeros(1), mask, entropy=torch.full_like(tokens, 2.0)).loss
+    assert float(loss) == pytest.approx(-0.02)
+
+
 @pytest.mark.slow
 def test_packed_is_padded_in_single_precision() -> None:
     objective = fspo.objectives.get("fspo")

@@ -205,6 +205,30 @@ def test_what_the_loss_accepted_is_recorded_as_it_says(tmp_path: Path) -> None:
         assert rows["accepted"].to_list() == pytest.approx(shares[mask.any(-1)].tolist(), rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_loses_neither_counts_nor_advantages(dtype: torch.dtype, tmp_path: Path) -> None:
+    new, mask = torch.full((2, 2051), -0.5, dtype=dtype), torch.ones(2, 2051, dtype=torch.bool)
+    batch = {"logprobs": new, "old_logprobs": new + 0.01, "advantages": torch.tensor([1e-9, 1.2345]), "mask": mask}
+    metrics, rows = recorded(tmp_path, None, **batch, accepted=mask)
+    assert rows["accepted"].to_list() == [1.0, 1.0]
+    assert rows["advantage"].to_list() == pytest.approx([1e-9, 1.2345], rel=1e-6)
+    assert metrics["clip_rate"] == 0
+
+
+def test_a_flush_in_the_middle_of_a_rollout_loses_nothing(tmp_path: Path) -> None:
+    recorder = fspo.Recorder(tmp_path, rule="gspo", updates=2, parts=2)
+    recorder.record(*loss_inputs(0), reward=0.5)
+    recorder.record(*loss_inputs(1), loss=0.1)
+    recorder.flush()
+    assert pl.read_parquet(tmp_path / "records")["update"].unique().to_list() == [0]
+    for seed in (2, 3):
+        recorder.record(*loss_inputs(seed))
+    recorder.flush()
+    assert sorted(pl.read_parquet(tmp_path / "records")["update"].unique()) == [0, 1]
+    (line,) = read_lines(tmp_path, Metrics)
+    assert (line.step, line.updates, line.rows, line.reward, line.loss) == (1, 2, 44, 0.5, 0.1)
+
+
 def test_micro_batches_updates_and_rollouts_are_counted_or_explicit(tmp_path: Path) -> None:
     new, old, A, mask = loss_inputs(2)
     halves = [tuple(x[part] for x in (new, old, A, mask)) for part in (slice(0, 5), slice(5, 12))]

@@ -213,6 +213,8 @@ class BatchReader:
             self._within("reward", np.nan_to_num(columns["reward"], nan=0.0, posinf=np.inf, neginf=-np.inf))
         if self.roles.by is not None:
             values = self.batch[self.roles.by]
+            if values.dtype.is_numeric() and not (fine := values.cast(pl.Float64).is_finite().fill_null(False)).all():
+                self.fail(~fine.to_numpy(), "by", "is empty, NaN or infinite: fill it, or leave such rows out")
             words = values.cast(pl.String).fill_null("(none)").to_numpy().astype(object)
             columns["by"] = values.to_numpy() if values.dtype.is_numeric() else words
         return columns, tokens
@@ -341,21 +343,19 @@ def gather(sources: Sequence[Source], by_source: Sequence[Roles], rule: Objectiv
     parts: list[Columns] = []
     rows = empty = 0
     for source, roles in zip(sources, by_source, strict=True):
-        first = 0
-        for batch in source.batches(roles.needed):
+        for batch, numbers in source.batches(roles.needed):
             chosen = _one_of_each(stride, batch.height, rng)
             trained = chosen[_trained(batch, roles)[chosen]]
             empty += len(chosen) - len(trained)
             part = batch if len(trained) == batch.height else batch[trained]
-            reader = BatchReader(part, roles, source, first + trained)
-            first += batch.height
+            reader = BatchReader(part, roles, source, numbers[trained])
+            rows += batch.height
             if part.is_empty():
                 continue
             parts.append(_read(reader, rule))
             for role in EVERYWHERE:
                 if (role in parts[0]) != (role in parts[-1]):
                     reader.fail(np.ones(1, bool), role, "is empty here and filled elsewhere: audit such files apart")
-        rows += first
     columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
     written = columns.get("length", np.zeros(0)) > 0
     if not written.any():

@@ -7,6 +7,7 @@ Memory is bounded by the batch or the row group, not by the file. A source maps 
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fspo.audits import dumps
-from fspo.files import BadLine, json_lines
+from fspo.fairness.bins import Array
+from fspo.files import BadLine, json_objects
 from fspo.runs import rows as row_files
 
 Schema = dict[str, pl.DataType]
@@ -54,18 +57,23 @@ class Source:
             name, row = self.names[k], row - ends[k] + self.counts[k]
         return f"{name}, row {row + 1}"
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The rows in order, with these columns."""
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, Array]]:
+        """The rows in order, with these columns, and the number of each in the source."""
         # A response that an update of a run left out, because it has no gradient, has no log-ratio.
         recorded = {"log_ratio", "advantage"} <= set(columns) and all(name in self.schema for name in row_files.NEEDED)
+        known = pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT if recorded else pl.lit(True)
+        if not recorded and "mismatch" in columns:  # unknown for an answer without a forward pass
+            known = pl.col("mismatch").is_not_null()
+        first = 0
         try:
             for batch in self.frame.select(columns).collect_batches():
-                if recorded:
-                    batch = batch.filter(pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT)
-                elif "mismatch" in columns:  # unknown for an answer without a forward pass
-                    batch = batch.drop_nulls("mismatch")
+                rows = np.arange(first, first + batch.height)
+                first += batch.height
+                kept = batch.select(known).to_series()
+                if len(kept) == batch.height and not kept.all():
+                    batch, rows = batch.filter(kept), rows[kept.to_numpy()]
                 if batch.height:
-                    yield batch
+                    yield batch, rows
         except pl.exceptions.PolarsError as error:
             _unreadable(self.names, error)
 
@@ -77,8 +85,7 @@ def open_sources(data: Any) -> list[Source]:
     if isinstance(data, Sequence) and data and all(isinstance(part, str | Path) for part in data):
         return _files(data)
     if isinstance(data, dict):
-        tensors = {name: v.detach().cpu().double().numpy() for name, v in data.items() if hasattr(v, "detach")}
-        data = data | tensors
+        data = {name: _arrays(values) for name, values in data.items()}
     try:
         if isinstance(data, dict) or hasattr(data, "__arrow_c_stream__"):  # pyarrow, pandas, datasets and others
             data = pl.DataFrame(data)
@@ -88,6 +95,17 @@ def open_sources(data: Any) -> list[Source]:
         raise ValueError(f"{FRAME} is no table: {str(error).splitlines()[0]}") from None
     raise ValueError(
         f"audit reads a path, several paths, a frame or a dictionary of columns, not {type(data).__name__}"
+    )
+
+
+def _arrays(values: Any) -> Any:
+    """Tensors, and tensors in a list, as arrays."""
+    if hasattr(values, "detach"):
+        return values.detach().cpu().double().numpy()
+    return (
+        [_arrays(v) for v in values]
+        if isinstance(values, list) and hasattr(next(iter(values), 0), "detach")
+        else values
     )
 
 
@@ -200,10 +218,22 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
                 "and decimal points"
             )
         return pl.scan_csv(path, separator=separator, glob=False, infer_schema_length=None)
+    if start.startswith(b"\xef\xbb\xbf"):
+        raise ValueError(f"{path} begins with a byte order mark: remove its first three bytes, as tail -c +4 does")
+    if kind == ".json" and start.lstrip()[:1] == b"{" and not _has_lines(path):
+        raise ValueError(f"{path} is one JSON object: give a list of objects, one per answer, or JSON lines")
     if start.lstrip()[:1] == b"[":
         with _decompressed(path) as file:
             return pl.read_json(file.read(), infer_schema_length=None)
     return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
+
+
+def _has_lines(path: Path) -> bool:
+    """Whether the first line is an object of its own, with others after it."""
+    with _decompressed(path) as file:
+        lines = (line for line in io.BufferedReader(file) if line.strip())
+        first = next(json_objects(line.decode("utf-8", "replace") for line in lines))
+        return isinstance(first, dict) and next(lines, None) is not None
 
 
 def _count(table: pl.LazyFrame | pl.DataFrame) -> list[int] | None:
@@ -214,11 +244,16 @@ def _decompressed(path: Path) -> Any:
     return pa.input_stream(str(path), compression=COMPRESSED.get(path.suffix.lower()))
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}, write null")
+
+
 def _unreadable(names: list[str], error: Exception) -> NoReturn:
     kind = _ending(Path(names[0]))
-    if Path(names[0]).suffix.lower() in (".jsonl", ".ndjson"):
-        bad = next((line for line in json_lines(Path(names[0])) if isinstance(line, BadLine)), None)
-        if bad is not None:
+    if kind in (".jsonl", ".ndjson", ".json"):
+        with io.TextIOWrapper(_decompressed(Path(names[0])), "utf-8", "replace") as lines:
+            bad = next((line for line in json_objects(lines, _no_constant) if isinstance(line, BadLine)), None)
+        if bad is not None and (kind != ".json" or bad.number > 1):
             raise ValueError(f"line {bad.number} of {names[0]} {bad.problem}: fix it, or remove it") from None
     where = names[0] if len(names) == 1 else f"{names[0]} or one of {len(names) - 1} more"
     why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -87,10 +87,11 @@ def pairs(results: SuiteResults, one: str, other: str) -> Table:
         together = {f"{kind}tasks": part} if len(part) > 1 else {}
         for name, tasks in (together | {task: [task] for task in part}).items():
             ours, theirs = (results.of(method, setting, tasks) for method in (one, other))
-            leads = [lead for e in endpoints if (lead := statistics.lead(ours, theirs, e)) is not None]
-            if leads:
-                figures = [percent(lead.difference, signed=True) for lead in leads]
-                rows.append([f"{setting}, {name}", *figures, f"{leads[0].won:g} of {leads[0].pairs}"])
+            leads = [statistics.lead(ours, theirs, endpoint) for endpoint in endpoints]
+            if any(leads):
+                figures = ["–" if lead is None else percent(lead.difference, signed=True) for lead in leads]
+                won = "–" if leads[0] is None else f"{leads[0].won:g} of {leads[0].pairs}"
+                rows.append([f"{setting}, {name}", *figures, won])
     head = ["tasks", f"{one} ahead of {other}: {ENDPOINT_NAMES[endpoints[0]]}", *endpoints[1:], "pairs won"]
     return Table(f"{one} and {other}", head, rows)
 

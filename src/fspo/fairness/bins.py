@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from statistics import NormalDist
 from typing import Any
 
@@ -31,7 +32,7 @@ FEW_VALUES = 20
 def column(values: Any, name: str, n: int | None = None) -> Column:
     """A finite (N,) float64 array."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu().double().numpy()
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or not len(numbers):
         raise ValueError(f"{name} must be a non-empty column of numbers, not of shape {numbers.shape}")
@@ -104,7 +105,12 @@ def cut(values: Array, bins: int | ArrayLike) -> Bins:
 
     There may be fewer bins than asked for: edges that coincide are one, and an empty bin is left out.
     """
-    edges = quantile_edges(values, bins) if isinstance(bins, int) else np.unique(np.asarray(bins, np.float64))
+    if isinstance(bins, Integral):
+        edges = quantile_edges(values, int(bins))
+    else:
+        edges = np.unique(np.asarray(bins, np.float64))
+        if np.ndim(bins) != 1 or np.isnan(edges).any():
+            raise ValueError(f"bins = {bins} must be a whole number, or a list of inner edges")
     number = np.searchsorted(edges, values, side="left")
     numbers = np.flatnonzero(np.bincount(number))
     index = np.searchsorted(numbers, number)
@@ -117,11 +123,11 @@ def partition(values: Any, bins: int | Sequence[float], n: int | None = None) ->
 
     Other numbers are cut, and so are all numbers where edges are given.
     """
-    values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    values = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values)
     if values.shape != (len(values) if n is None else n,):
         raise ValueError(f"by has the shape {values.shape} where one value per response is needed")
     names, index = np.unique(values, return_inverse=True)
-    if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, int)):
+    if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, Integral)):
         return cut(column(values, "by"), bins)
     return Bins(index, [str(name) for name in names], [(math.nan, math.nan)] * len(names))
 

@@ -35,7 +35,7 @@ class PartitionBands:
     def bounds(self, lengths: ArrayLike, partition: Any) -> tuple[Column, Column]:
         """The lower and upper bound of S for each response; an unknown partition gets the pooled band."""
         L = column(lengths, "lengths")
-        chosen = [self.bands.get(str(name), self.pooled) for name in np.asarray(partition)]
+        chosen = [self.bands.get(_label(name), self.pooled) for name in np.asarray(partition)]
         mu, low, high = np.array([(b.mu, b.c_low, b.c_high) for b in chosen]).T
         return mu * L - low * np.sqrt(L), mu * L + high * np.sqrt(L)
 
@@ -49,8 +49,12 @@ def calibrate(
     """
     S, L = log_ratio_and_length(log_ratio, lengths)
     require_rate(clip_rate)
+    if isinstance(drift, str) and drift not in ("kl", "zero"):
+        raise ValueError(f"drift = {drift!r} must be 'kl', 'zero', or a number")
     mu = ratios.drift(S, L) if drift == "kl" else 0.0 if drift == "zero" else float(drift)
     low, high = np.quantile((S - mu * L) / np.sqrt(L), [clip_rate / 2, 1 - clip_rate / 2])
+    if not ratios.off_policy(S, L):
+        raise ValueError("log_ratio is 0 up to rounding: the policy has not moved, so there is no band to choose")
     return Calibration(mu, ratios.scale(S, L, mu), max(0.0, -float(low)), max(0.0, float(high)), clip_rate, len(S))
 
 
@@ -78,7 +82,7 @@ def partition_bands(log_ratio: ArrayLike, lengths: ArrayLike, partition: Any, cl
     log_square, keep = _shrink(np.log(np.where(usable, square, base)), 2 / np.maximum(count - 1, 1), usable)
     sigma = np.exp(log_square / 2)
     bands = {
-        str(name): Calibration(
+        _label(name): Calibration(
             float(mu[k]),
             float(sigma[k]),
             float(sigma[k] / pooled.sigma * pooled.c_low),
@@ -88,7 +92,12 @@ def partition_bands(log_ratio: ArrayLike, lengths: ArrayLike, partition: Any, cl
         )
         for k, name in enumerate(names)
     }
-    return PartitionBands(pooled, bands, {str(n): float(1 - w) for n, w in zip(names, keep, strict=True)})
+    return PartitionBands(pooled, bands, {_label(n): float(1 - w) for n, w in zip(names, keep, strict=True)})
+
+
+def _label(name: Any) -> str:
+    """Of a partition: 1.0 and 1 are the same one."""
+    return f"{name:g}" if isinstance(name, float) else str(name)
 
 
 def _shrink(values: Column, variances: Column, usable: NDArray[np.bool_]) -> tuple[Column, Column]:

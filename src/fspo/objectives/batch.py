@@ -8,11 +8,11 @@ A packed batch has flat tokens (N,) in the place of (B, T), and nothing masked o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from fspo.objectives.packing import Packing
+from fspo.objectives.packing import Packing, laid_out
 from fspo.tensors import Tensor, torch
 
 
@@ -36,11 +36,23 @@ class Totals:
     log_ratio: float = math.nan  # sum of S
 
     @classmethod
-    def of(cls, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Totals:
-        """The totals of a batch of log-probs."""
+    def of(
+        cls,
+        logprobs: Tensor | Sequence[Tensor],
+        old_logprobs: Tensor | Sequence[Tensor],
+        mask: Tensor | Sequence[Tensor] | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+    ) -> Totals:
+        """The totals of a batch of log-probs, in any form that an objective takes."""
+        given: dict[str, Any] = {"logprobs": logprobs, "old_logprobs": old_logprobs}
+        given, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
+        counts: Any = mask if packing is None else packing.counts
         with torch.no_grad():
-            zeros = torch.zeros(len(mask), device=mask.device)
-            return replace(Batch.check(logprobs, old_logprobs, zeros, mask).totals, tokens=float(mask.sum()))
+            zeros = torch.zeros(0 if counts is None else len(counts), device=given["logprobs"].device)
+            totals = Batch.check(**given, advantages=zeros, mask=mask, packing=packing).totals
+        return replace(totals, tokens=float(counts.sum()))
 
     @classmethod
     def from_vector(cls, values: Iterable[float]) -> Totals:
@@ -100,16 +112,15 @@ class Batch:
                 raise ValueError(f"{name} must be a floating-point tensor, not {_kind(value)}")
         if packing is None:
             _check_padded(logprobs, old_logprobs, advantages, mask)
-        logprobs = _widened(logprobs)
-        l = logprobs - _widened(old_logprobs.detach())
+        logprobs = widened(logprobs)
+        l = logprobs - widened(old_logprobs.detach())
         if packing is None:
             assert mask is not None
             l = masked(l, mask)
             S, lengths = l.sum(-1), row_count(mask)
         else:
             S, lengths = packing.sum(l), packing.counts
-            if advantages.shape not in (S.shape, l.shape):
-                raise ValueError(f"advantages must have the shape ({len(S)},), not {tuple(advantages.shape)}")
+            _check_advantages(advantages, len(S), l.shape)
         lengths, advantages = lengths.to(S.dtype), advantages.detach().to(S.dtype)
         row_advantages = advantages
         if advantages.shape != S.shape:
@@ -172,6 +183,11 @@ class Batch:
                 return row_count(tokens & self.mask) / self.lengths
         return self.row_sum(tokens) / self.lengths
 
+    def mean(self, rows: Tensor) -> float:
+        """Over the responses with a trained token; 0 if there is none."""
+        rows = rows if self.empty is None else rows[~self.empty]
+        return float(rows.mean()) if len(rows) else 0.0
+
     def share_(self, tokens: Tensor) -> Tensor:
         """`share`, in place."""
         return self.row_sum(self.mask_(tokens), zeroed=True) / self.lengths
@@ -192,7 +208,8 @@ def masked(values: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, values, 0.0)
 
 
-def _widened(values: Tensor) -> Tensor:
+def widened(values: Tensor) -> Tensor:
+    """Half precision as float32: sums over thousands of tokens need it."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
@@ -214,9 +231,14 @@ def _check_padded(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ma
     for name, value in {"old_logprobs": old_logprobs, "mask": mask}.items():
         if value.shape != logprobs.shape:
             raise ValueError(f"{name} must have the shape of logprobs, {shape}, not {tuple(value.shape)}")
-    if advantages.shape not in (logprobs.shape[:1], logprobs.shape):
-        fix = "; advantages.squeeze(-1) makes it" if advantages.shape == (shape[0], 1) else ""
-        raise ValueError(f"advantages must have the shape ({shape[0]},), not {tuple(advantages.shape)}{fix}")
+    _check_advantages(advantages, shape[0], logprobs.shape)
+
+
+def _check_advantages(advantages: Tensor, responses: int, tokens: Any) -> None:
+    """One per response, or one per (trained, if packed) token."""
+    if advantages.shape not in ((responses,), tokens):
+        fix = "; advantages.squeeze(-1) makes it" if advantages.shape == (responses, 1) else ""
+        raise ValueError(f"advantages must have the shape ({responses},), not {tuple(advantages.shape)}{fix}")
 
 
 def _kind(value: object) -> str:

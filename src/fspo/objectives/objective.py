@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fspo import ratios
-from fspo.objectives.batch import Batch, Totals
+from fspo.objectives.batch import Batch, Totals, widened
 from fspo.objectives.clipping import Array, AtRate, Band, Responses, Weighting, at_rate, default_survival
 from fspo.objectives.options import KLPenalty, Mismatch
 from fspo.objectives.packing import laid_out
@@ -189,15 +189,15 @@ class Objective(Settings, ABC):
             weights = _given(tokens, "sampler_weights", "sampler_weights", batch)
         elif self.mismatch is not None:
             sampler = _given(tokens, "sampler_logprobs", "mismatch", batch)
-            weights, changed = self.mismatch.weights(tokens["old_logprobs"], sampler, mask, packing, batch)
+            weights, changed = self.mismatch.weights(widened(tokens["old_logprobs"]), sampler, mask, packing, batch)
             per_response = changed.shape == batch.lengths.shape
             outside = changed.to(batch.lengths.dtype) if per_response else batch.share(changed)
-            metrics["mismatch_outside"] = float(outside.mean())
+            metrics["mismatch_outside"] = batch.mean(outside)
         loss = -self._policy(surrogate, weights, batch)
         if self.kl is not None:
             kl = self.kl.per_token(batch, _given(tokens, "ref_logprobs", "kl", batch), self.exponent_cap)
             loss = loss + self.kl.coef * (batch.row_sum(kl) * self._penalty_scale(batch)).sum()
-            metrics["kl_reference"] = float(batch.share(kl.detach()).mean())
+            metrics["kl_reference"] = batch.mean(batch.share(kl.detach()))
         if self.entropy_coef:
             bonus = batch.row_sum(_given(tokens, "entropy", "entropy_coef", batch)).sum() / batch.totals.tokens
             loss = loss - self.entropy_coef * bonus
@@ -281,7 +281,7 @@ def _given(tokens: Mapping[str, Tensor | None], name: str, option: str, batch: B
         raise ValueError(f"the option {option} needs {name}: pass it to the call, one value per token")
     if value.shape != shape:
         raise ValueError(f"{name} must have the shape of logprobs, {shape}, not {tuple(value.shape)}")
-    return value
+    return widened(value)
 
 
 def _measure(batch: Batch, surrogate: Surrogate) -> dict[str, float]:

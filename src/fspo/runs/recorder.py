@@ -222,8 +222,9 @@ class Recorder:
                 self._warn("waiting", f"no optimiser step ended within {MOST_ROWS:,} rows: later rows are left out")
                 rows = {name: [] for name in rows}
             self._parts.append(rows)
+            self._known |= numbers
             ended = len(self._parts) == self.per_update if last is None else last
-            return loggable(self.end_update(**numbers)) if ended else {}
+            return loggable(self.end_update()) if ended else {}
 
     def _rows(
         self, given: dict[str, Any], mask: Any, segment_ids: Any, cu_seqlens: Any, columns: Mapping[str, list[Any]]
@@ -248,21 +249,25 @@ class Recorder:
                 raise ValueError("padded log-probs need a mask (B, T); packed ones need segment_ids or cu_seqlens")
             known = {name: x.detach() for name, x in (tokens | per_response).items() if x is not None}
             new, old, A = known["logprobs"], known["old_logprobs"], known["advantages"]
+            kind = torch.promote_types(new.dtype, torch.float32)  # sums in half precision would lose counts
             try:
-                batch = Batch.check(new, old, A.to(new.dtype), mask, packing=packing)
+                batch = Batch.check(new, old, A.to(kind), mask, packing=packing)
             except NotFiniteError:
                 self.not_finite += 1
-                self._warn("not_finite", "log-probs or advantages are NaN or infinite: such micro-batches have no rows")
+                text = "log-probs or advantages are NaN or infinite: such micro-batches have no rows"
+                self._warn("not_finite", text, of_rank=True)
                 return nothing
             sampler, accepted = tokens["sampler_logprobs"], per_response.get("accepted")
             if "accepted" in tokens:
-                accepted = batch.share(tokens["accepted"].to(new.dtype))
+                accepted = batch.share(tokens["accepted"].to(kind))
             elif accepted is None and self.rule is not None:
                 whole = batch.by_token and not self.rule.needs_tokens
                 asked = replace(batch, advantages=batch.share(batch.advantages)) if whole else batch
                 accepted = self.rule.surrogate(asked).accepted
             if sampler is not None and sampler.shape != new.shape:
                 raise ValueError(f"sampler_logprobs must have the shape of logprobs, {tuple(new.shape)}")
+            if accepted is not None and accepted.dim() != 1:
+                raise ValueError(f"accepted must be one per response or one per token, not {tuple(accepted.shape)}")
             for name, values in {**columns, "accepted": accepted}.items():
                 if values is not None and len(values) != len(batch.lengths):
                     raise ValueError(f"{name} has {len(values)} values where there are {len(batch.lengths)} responses")
@@ -270,8 +275,10 @@ class Recorder:
                     check_column(name, values)
             rows = response_rows(batch, accepted, sampler, self.rule, columns)
         if any(share is not None and abs(share - 0.5) > 0.501 for share in rows["accepted"]):
-            self._warn("accepted", "accepted is not a share between 0 and 1: it is left out of the rows")
+            text = "accepted is not a share between 0 and 1: it is left out of the rows"
+            self._warn("accepted", text, of_rank=True)
             rows["accepted"] = [None] * len(rows["accepted"])
+        rows["accepted"] = [share if share is None else min(1.0, max(0.0, share)) for share in rows["accepted"]]
         return rows
 
     # --- updates and rollouts -------------------------------------------------------------------------------------
@@ -283,12 +290,12 @@ class Recorder:
         self._known |= known
         metrics = self._learn(columns) if columns["length"] else {}
         self.update += 1
-        if self.update >= self.per_rollout:
+        ended = self.update >= self.per_rollout
+        if ended or sum(len(u.columns["length"]) for u in self.updates) > MOST_ROWS:
             self.flush()
-            self.step, self.update, self._known = self.step + 1, 0, {}
-        elif sum(len(u.columns["length"]) for u in self.updates) > MOST_ROWS:
-            self.flush()
-            self.step += 1
+            self.updates, self._must_cut, self.step = [], False, self.step + 1
+        if ended:
+            self.update, self._known = 0, {}
         return metrics
 
     def _learn(self, columns: dict[str, list[Any]], known: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -300,17 +307,18 @@ class Recorder:
         return done.metrics | {"on_policy": not done.off_policy} | clipped
 
     def flush(self) -> None:
-        """Write the rows and metrics of the rollout so far; for a loop that stops in the middle of one."""
+        """Write the rows and metrics of the rollout so far, for a loop that stops in the middle of one; should it go
+        on, they are written again with what follows."""
         if os.getpid() != self._process:
             return
         with self._lock:
-            if self.updates:
+            if updates := self.updates:
                 if self._must_cut:
                     _last[str(self._folder)] = id(self)  # it takes the folder over from an earlier recorder
                 elif self._folder is not None and _last.get(str(self._folder)) != id(self):
                     self._warn("two", f"two recorders write to {self._folder}: make one, or give each its own folder")
                 self.written = self.close(self.step, cut=self._must_cut, **self._known)
-                self._must_cut = False
+                self.updates, self._must_cut = updates, True
                 for kind, text in self.written.warnings.items() if self.warns else ():
                     self._warn(kind, text)
 
@@ -346,9 +354,9 @@ class Recorder:
             self.lost += 1
             self._warn("lost", f"the run folder cannot be written ({error}): the run goes on without records")
 
-    def _warn(self, kind: str, text: str) -> None:
-        """Once per kind, on the rank that writes."""
-        if self.writer is not None and kind not in self._warned:
+    def _warn(self, kind: str, text: str, *, of_rank: bool = False) -> None:
+        """Once per kind, on the rank that writes, or for what concerns the rows `of_rank` on any rank."""
+        if (of_rank or self.writer is not None) and kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(text, RunWarning, stacklevel=3)
 
@@ -540,9 +548,9 @@ def response_rows(
         A = batch.share(batch.advantages) if batch.by_token else batch.advantages
         kl = batch.row_sum(low_variance_kl(batch.token_log_ratio.detach()), zeroed=True)
         D = kept = None
-        if sampler is not None:  # a token without a number of the sampler's counts as matching
+        if sampler is not None:  # a token without a finite number of the sampler's counts as matching
             old = batch.logprobs.detach() - batch.token_log_ratio.detach()
-            D = batch.row_sum(torch.nan_to_num(old - sampler, nan=0.0))
+            D = batch.row_sum(torch.nan_to_num(old - sampler, nan=0.0, posinf=0.0, neginf=0.0))
             if rule is not None and rule.mismatch is not None:
                 changed = rule.mismatch.weights(old, sampler, batch.mask, batch.packing, batch)[1]
                 kept = 1 - (changed.to(D.dtype) if changed.shape == D.shape else batch.share(changed))

@@ -186,9 +186,10 @@ def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | 
     if rule is None:
         return {"sampler_weights": weights}
     if weights is None:
+        level = "sequence" if rule.level == "sequence" else "token"
         raise ValueError(
-            f"policy_loss.objective.mismatch needs the weights of whole {rule.level}s: set "
-            f"algorithm.rollout_correction.rollout_is={rule.level}, algorithm.rollout_correction.rollout_is_threshold="
+            f"policy_loss.objective.mismatch needs verl's weights per {level}: set "
+            f"algorithm.rollout_correction.rollout_is={level}, algorithm.rollout_correction.rollout_is_threshold="
             "1e9 and actor_rollout_ref.rollout.calculate_log_probs=true"
         )
     d = masked(torch.log(torch.where(mask, weights, 1.0)), mask)

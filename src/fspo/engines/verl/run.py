@@ -136,7 +136,7 @@ def _objective(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     if (rule := mismatch(config)) is not None:
         parameters["mismatch"] = dict(rule)
         settings |= {
-            f"{CORRECTION}.rollout_is": objectives.Mismatch(**rule).level,
+            f"{CORRECTION}.rollout_is": "sequence" if objectives.Mismatch(**rule).level == "sequence" else "token",
             f"{CORRECTION}.rollout_is_threshold": OPEN, f"{ROLLOUT}.calculate_log_probs": True,
         }  # fmt: skip
     return settings, parameters
