@@ -14,11 +14,6 @@ from fspo.model.loading import load
 from fspo.rollout.generate import generate
 
 
-@pytest.mark.parametrize(("parameters", "expected"), [(15_000, 1), (100_000, 2), (135_000_000, 2)])
-def test_threads_follow_the_size(parameters: int, expected: int) -> None:
-    assert runtime.threads(parameters, cores=2) == expected
-
-
 @pytest.mark.parametrize(
     ("before", "expected"), [({}, runtime.SPIN), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
@@ -30,11 +25,6 @@ def test_prepare_leaves_what_the_user_set(before: dict[str, str], expected: str 
     )
     out = subprocess.run([sys.executable, "-c", code], env=clean | before, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == str(expected)
-
-
-@pytest.mark.parametrize(("parameters", "expected"), [(800_000, 1), (135_000_000, 2)])
-def test_a_small_model_samples_with_one_thread(parameters: int, expected: int) -> None:
-    assert runtime.sampling_threads(parameters, 2) == expected
 
 
 def test_sampling_gives_the_threads_back() -> None:

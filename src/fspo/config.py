@@ -71,7 +71,8 @@ class RolloutConfig(_Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
     precision: Literal["bfloat16", "float8"] | Annotated[int, Field(ge=1, le=23)] | None = Field(
-        None, description="sample with weights rounded to this format or so many mantissa bits; local engine only"
+        None,
+        description="sample with weights rounded to this format, or to a number of mantissa bits; local engine only",
     )
 
 

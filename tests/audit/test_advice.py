@@ -18,7 +18,6 @@ from fspo.audits.rules import Recommendation
 from fspo.config import read
 from helpers.simulated_answers import answers, known
 
-DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
 MU = -2e-4
 FIXED, SQRT, GSPO = 0.0, 0.5, 1.0
 Arrays = dict[str, Any]
@@ -119,25 +118,6 @@ def test_no_band_is_less_fair_than_a_fair_rule_that_clips_a_lot() -> None:
     for seed in range(13, 17):
         band = fspo.audit(run.table(seed, 400)).recommendation
         assert band is None or lre(fresh, clipped_by(band, fresh)) < lre(fresh, 1 - fresh["accepted"])
-
-
-def test_the_table_in_the_docs() -> None:
-    lines = ["| run | rows | clipped | LRE | verdict | advice |", "|---|---|---|---|---|---|"]
-    for name, run in RUNS.items():
-        audit = audited(name)
-        own, band = audit.own, audit.recommendation
-        figures = ["–", "–"] if own is None else [f"{100 * own.clip_rate:.0f} %", f"{own.lre:.2f}"]
-        advice = "no band"
-        if band is not None:
-            advice = f"band for {100 * band.clip_rate:.0f} %, LRE {band.report.lre:.2f}"
-            advice += "; look for a mixture" if "may be a mixture" in band.advice else ""
-        if audit.mismatch is not None:
-            advice = f"mask at {audit.mismatch.c:.2g} sqrt(L)"
-        words = "mismatch, no policy drift" if audit.mismatch else audit.verdict.partition(":")[0]
-        if "unfair" in audit.verdict and words != "unfair":
-            words += ", and unfair"
-        lines.append(f"| {' | '.join([name, f'{run.n:,}', *figures, words, advice])} |")
-    assert "\n".join(lines) in DOCS.read_text(encoding="utf-8"), "\n".join(lines)
 
 
 # --- each point ------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         why = "the package playwright is not installed: pip install -e '.[browser]'"
     elif CHROMIUM is None:
         why = "there is no Chromium: install it, or name it in the environment variable CHROMIUM"
+    if why is not None and os.environ.get("CI"):
+        raise pytest.UsageError(why)
     here = Path(__file__).parent
     for item in items:
         if why is not None and here in Path(item.fspath).parents:

@@ -66,12 +66,7 @@ def test_listings_describe_every_parameter(command: Command, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("model", ["no/where", "not a name", "./no/such/folder", "nowhere.gguf"])
-def test_a_model_that_is_nowhere_is_one_sentence(
-    command: Command, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A hub that refuses every connection is asked once, not for a minute."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+def test_a_model_that_is_nowhere_is_one_sentence(command: Command, model: str) -> None:
     done = command("eval", model, check=False)
     assert done.returncode == 2
     assert re.match("error: (there is no|the model .* cannot be loaded)", done.stderr)
@@ -82,15 +77,11 @@ def test_a_model_that_is_nowhere_is_one_sentence(
     ("arguments", "sentence"),
     [
         (["train", "--out", "none", "--resume"], "there is no run to resume"),
-        (["methods", "gspoo"], "gspoo"),
         (["report", "weights"], "is not a run folder"),
         (["train", "--out", "a-file"], "a-file cannot be used (File exists)"),
         (["train", "--out", "a-file/run"], "a-file/run cannot be used (Not a directory)"),
         (["train", "model.device=banana", "--out", "run"], "model.device = 'banana' cannot be used"),
         (["train", "task=broken:Task", "--out", "run"], "the task 'broken:Task' cannot be loaded"),
-        (["train", "task={name: [1]}"], "has no name"),
-        (["train", "task=[3]"], "3 is not a part of a mixture"),
-        (["train", "objective={name: [1]}"], "is not an objective"),
         (["train", "task={"], "the value of 'task={' is not YAML"),
         (["train", "bytes.yaml"], "bytes.yaml cannot be read"),
         (["train", "keys.yaml"], "keys.yaml must hold a table of settings"),

@@ -17,7 +17,6 @@ from torch import Tensor
 from fspo import objectives
 from fspo.engines.updates import UpdateTracker
 from fspo.objectives import Objective, Totals
-from fspo.runs import Metrics, read_lines
 from fspo.runs.recorder import loggable
 
 
@@ -128,44 +127,6 @@ def test_updates_without_rows_and_a_rollout_that_ends_early(tmp_path: Path) -> N
         assert tracker.end_update() == {}
     assert (tracker.step, tracker.update) == (3, 0)
     assert set(pl.read_parquet(tmp_path / "records")["step"]) == {1}
-
-
-def test_the_metrics_of_a_rollout_are_over_its_off_policy_updates(tmp_path: Path) -> None:
-    tracker, metrics = UpdateTracker(objectives.get("fspo"), updates=4, folder=tmp_path), []
-    for seed in range(4):
-        new, old, A, mask = update(seed)
-        tracker.loss(old if seed in (0, 3) else new, old, A, mask, **counts(mask))
-        metrics.append(tracker.end_update())
-    (line,) = read_lines(tmp_path, Metrics)
-    assert line.updates == 4
-    assert line.on_policy is False
-    assert (line.mu, line.sigma, line.c_low) == (metrics[2]["mu"], metrics[2]["sigma"], metrics[2]["c_low"])
-    assert line.ess == min(metrics[1]["ess"], metrics[2]["ess"])
-    assert line.kl == 0
-    assert sum(b.count for b in line.clip_by_length) == 2 * 24
-    assert line.clip_rate == pytest.approx((metrics[1]["clip_rate"] + metrics[2]["clip_rate"]) / 2)
-
-
-def test_responses_without_advantage_are_in_no_clip_rate(tmp_path: Path) -> None:
-    """Their gradient is 0 with or without clipping. They still count in the drift."""
-    objective = objectives.get("fspo", c_low=0.05, c_high=0.05, drift="zero")
-    tracker, with_gradient = UpdateTracker(objective, 1, tmp_path), UpdateTracker(objective, 1)
-    new, old, A, mask = update(0)
-    flat = mask.sum(-1) > 6
-    for each, kept in ((tracker, torch.ones_like(flat)), (with_gradient, ~flat)):
-        batch = (new[kept], old[kept], A.masked_fill(flat, 0.0)[kept], mask[kept])
-        each.loss(*batch, sequences=24, tokens=int(mask.sum()))
-    metrics, alone = tracker.end_update(), with_gradient.end_update()
-    assert metrics["clip_rate"] > 0
-    for key in ("clip_rate", "lre", "flatness", "clip_by_length"):
-        assert metrics[key] == alone[key], key
-    assert metrics["mu"] == pytest.approx(Totals.of(new, old, mask).drift)
-    tracker.loss(new, old, 0 * A, mask, **counts(mask))
-    assert not {"clip_rate", "lre", "clip_by_length"} & set(tracker.end_update())
-    first, second = read_lines(tmp_path, Metrics)
-    assert first.clip_rate == metrics["clip_rate"]
-    assert first.clip_by_length == alone["clip_by_length"]
-    assert (second.clip_rate, second.lre, second.clip_by_length, second.on_policy) == (None, None, [], False)
 
 
 def test_a_trainers_log_gets_plain_finite_numbers() -> None:

@@ -144,12 +144,6 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
         assert a["metrics"] == pytest.approx(b["metrics"], rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_split_into_micro_batches_gives_the_same_updates(case: Any) -> None:
-    rows = torch.arange(ROWS)
-    same(train(actor(*case), rows, 1, ROWS, rollouts=2), train(actor(*case), rows.flip(0), 1, 7, rollouts=2))
-
-
 def test_neither_a_call_under_no_grad_nor_a_batch_without_a_trained_token_is_recorded() -> None:
     batch, config = random_batch(0), actor("fspo", updates=1)
     with torch.no_grad():

@@ -71,7 +71,10 @@ def learned(options: list[str], team: Team) -> Learned:
         if objective.kl is not None:
             sampled.reference = learner.logprobs(in_double(4), sampled)
         updates = learner.learn(sampled, 1)
-        evaluation = evaluate(policy, task, scorer, prompts=7, samples=2, max_new_tokens=6, temperature=1.0, team=team)
+        evaluation = evaluate(
+            policy, task, scorer, split="eval", prompts=7, samples=2, max_new_tokens=6, temperature=1.0, seed=0,
+            team=team,
+        )  # fmt: skip
     weights = torch.cat([p.detach().reshape(-1) for p in policy.model.parameters()])
     return sampled, updates, weights, objective.state_dict(), evaluation.line(0).model_dump()
 

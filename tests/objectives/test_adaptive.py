@@ -240,25 +240,3 @@ def test_what_has_no_range_says_so() -> None:
     assert learnt.state_dict() == before
     with pytest.raises(ValueError, match=r"clip_rate = 0.5.* less than 0\.5"):
         fspo.objectives.get("fspo_gate", clip_rate=0.5)
-
-
-def test_weights_of_old_answers_in_the_band_are_near_one_at_every_length() -> None:
-    """FSPO's exp(S) of the longest answers in the same band are up to exp(9)."""
-    sigma, cap = 0.2, 0.1
-    ours = adaptive("fspo_gate", c=cap)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        seen, tokens, advantages = simulate(rng, 512, sigma=sigma)
-        ours.observe(seen + sigma**2 / 2 * tokens, tokens, advantages)
-    L = np.repeat(np.exp2(np.arange(3, 14)), 20_000)
-    S = sigma * np.sqrt(L) * rng.standard_normal(len(L))
-    low, high = ours.band(L, NO_TOTALS).bounds
-    inside = (low < S) & (high > S)
-    weighting = ours.weighting(L)
-    assert weighting is not None
-    weights = (weighting.gain * weighting.scale * np.exp(weighting.scale * S)).reshape(11, -1)
-    kept = inside.reshape(11, -1)
-    assert kept.mean(1) == pytest.approx(kept.mean(), abs=0.05)
-    assert np.abs(np.log(weights[kept])).max() < 1.3 * cap
-    assert [row[k].mean() for row, k in zip(weights, kept, strict=True)] == pytest.approx([1.0] * 11, abs=0.01)
-    assert np.abs(S[inside]).max() > 8

@@ -128,14 +128,6 @@ def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> N
     assert rules_at(summary, 0.9) == ([], [f"{label} cannot clip 90.0% with any range." for label in labels])
 
 
-@pytest.mark.parametrize(("rule", "others"), [("fspo", ("GSPO", "fixed range")), ("gspo", ("FSPO", "fixed range"))])
-def test_the_page_compares_the_run_with_the_others(rule: str, others: tuple[str, ...], tmp_path: Path) -> None:
-    text = checked(write(make_run(tmp_path / "run", steps=10, rule=rule))).text
-    caption = text[text.index("Highest minus lowest rate") :]
-    places = [caption.index(label) for label in ("this run", *others)]
-    assert places == sorted(places)
-
-
 def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Path) -> None:
     text = checked(write(change_rows(make_run(tmp_path / "run", steps=4), accepted=pl.lit(1.0)))).text
     assert "The run clipped only 0.0 %, so every range is set to clip 10.0 %." in text

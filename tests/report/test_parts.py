@@ -15,7 +15,7 @@ from markupsafe import Markup
 import fspo
 from fspo.fairness import measure
 from fspo.pages import charts, document
-from fspo.pages.document import COLOURS, Plot, Table, TableCell, embedded, grid
+from fspo.pages.document import COLOURS, Plot, embedded, grid
 from fspo.report import explore, run_page
 from fspo.text import duration, escape, percent, short, slug, visible
 from helpers.htmlpage import Page, check_policy
@@ -119,34 +119,3 @@ def test_all_pages_have_the_same_policy(tmp_path: Path) -> None:
         assert "unsafe-inline" not in text
         assert text.count('id="theme"') == 1
         Page(text)
-
-
-TABLE = Table(
-    "A | title",
-    ["name", "count", "rate", "why"],
-    [["a", "1", TableCell("2 %", "1 to 3"), "w"], ["<b>", "no\nrows"]],
-    words=1,
-)
-
-
-def test_a_table_in_markdown() -> None:
-    assert TABLE.markdown().splitlines() == [
-        "### A \\| title",
-        "",
-        "| name | count | rate | why |",
-        "| --- | ---: | ---: | --- |",
-        "| a | 1 | 2 % (1 to 3) | w |",
-        "| <b> | no rows |  |  |",
-    ]
-
-
-def test_a_table_in_a_page() -> None:
-    text = str(TABLE.html(3))
-    kinds = [(tag, a.get("class", "")) for tag, a in Page(text).tags if tag in ("th", "td")]
-    assert kinds[:4] == [("th", ""), ("th", "n"), ("th", "n"), ("th", "text")]
-    assert kinds[4:8] == [("th", ""), ("td", "n"), ("td", "n"), ("td", "text")]
-    assert kinds[8:] == [("th", ""), ("td", "none")]
-    assert "2 %<small>1 to 3</small>" in text
-    assert "&lt;b&gt;" in text
-    text = str(Table("t", ["a", "b"], [["x", "1"], ["y", "2"]], colours=[4, 7]).html())
-    assert re.findall(r"strong (c\d+)", text) == ["c4", "c7"]  # a table that is a legend

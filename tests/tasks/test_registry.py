@@ -95,14 +95,6 @@ def test_a_class_of_a_module_is_a_task_with_parameters(module: str) -> None:
     assert "repeat" not in tasks.names()
 
 
-def test_parameters_of_a_class_and_misspelt_sources_are_named(module: str) -> None:
-    """What all registries refuse is tested with the objectives."""
-    assert refused({"name": f"{module}:Repeat", "mst": 3}) == (
-        "task repeat has no parameter 'mst'; did you mean 'most'?"
-    )
-    assert refused("jsonll:train.jsonl").endswith("; did you mean 'jsonl'?")
-
-
 def test_a_class_within_a_class_is_written_and_found_again(module: str) -> None:
     task = tasks.get(f"{module}:Outer.Inner")
     assert tasks.spec(task) == {"name": f"{module}:Outer.Inner"}

@@ -259,19 +259,3 @@ def test_what_cannot_be_used_is_one_sentence(installed: dict[str, Any], monkeypa
     monkeypatch.setitem(sys.modules, "verifiers", None)
     with pytest.raises(ValueError, match="vf:missing needs verifiers"):
         Verifiers(environment="missing").prepare()
-
-
-def test_an_environment_of_the_package_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    vf = pytest.importorskip("verifiers")
-    from datasets import Dataset
-
-    def load_environment(n: int = 50) -> Any:
-        rows = [{"question": f"{i} + 1?", "answer": str(i + 1), "info": {"difficulty": 1}} for i in range(n)]
-        return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[right]), system_prompt="Add.")
-
-    stand_in(monkeypatch, "plus_one", load_environment=load_environment)
-    task = Verifiers(environment="plus_one")
-    example = task.example("train", 0)
-    assert example.prompt.startswith("Add.\n\n")
-    assert task.score(example, example.answer["answer"]) == 1
-    assert task.score(example, "no") == 0

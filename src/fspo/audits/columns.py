@@ -331,7 +331,7 @@ class Gathered:
     roles: Roles
     columns: Columns
     rows: int  # of all the data
-    stride: int  # one row of so many is audited
+    stride: int  # one row in `stride` is audited
     empty: int  # answers without a character or a trained token among them, which are left out
 
 

@@ -43,7 +43,7 @@ def _prime_rl(schema: pl.Schema) -> list[pl.Expr]:
 
 
 def _nemo_rl(schema: pl.Schema) -> list[pl.Expr]:
-    """Every value is the first of its batch. NeMo-RL writes zeros for old log-probs that it did not compute."""
+    """Lists hold one value (a batch of 1). NeMo-RL writes zeros for old log-probs that it did not compute."""
     first = {name: pl.col(name).list.first() for name, kind in schema.items() if isinstance(kind, pl.List)}
     if "prev_logprobs" not in first:
         raise pl.exceptions.SchemaError("the prev_logprobs of a line are no list of numbers")

@@ -38,7 +38,7 @@ MANY_OUTLIERS = 0.25  # more outliers than this share of the wanted rate would s
 VERL_UPDATES = 4  # optimiser steps per rollout in the settings for verl, to be replaced by the run's own number
 
 Report = Callable[[Array], FairnessReport]
-"""What a rule accepts of each response -> the report of its clipping."""
+"""Maps the acceptance per response to a fairness report."""
 
 
 @dataclass(frozen=True)

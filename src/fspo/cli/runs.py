@@ -138,7 +138,7 @@ def evaluate(
         float | None, typer.Option(help="0 is greedy; default: the run's eval.temperature, which is 1 if not set")
     ] = None,
     split: Annotated[str | None, typer.Option(help="train, validation or eval; default: the run's eval.split")] = None,
-    show: Annotated[int, typer.Option(help="also print the answers to so many prompts, with their rewards")] = 0,
+    show: Annotated[int, typer.Option(help="also print the answers to this many prompts, with their rewards")] = 0,
     json_out: JsonOut = None,
 ) -> None:
     """Accuracy of a model on a task, with intervals, by length and by difficulty.

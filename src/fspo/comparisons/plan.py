@@ -28,7 +28,7 @@ Row = dict[str, Any]
 """A row of the results."""
 
 Phase = Literal["tune", "test"]
-Combination = tuple[str, str, str]  # task, setting, method: what one trial is chosen for
+Combination = tuple[str, str, str]  # task, setting, method: tuning chooses a trial for each
 
 
 @dataclass(frozen=True)

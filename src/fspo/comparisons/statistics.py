@@ -91,7 +91,7 @@ def weights(units: tuple[int, ...]) -> Floats:
 
 
 def tail(sizes: Sequence[int]) -> float | None:
-    """The share of draws to cut off on each side, for tasks of so many units; None where a task has only one."""
+    """Tail probability cut off on each side, for tasks with these numbers of units; None where a task has only one."""
     if not sizes or min(sizes) < 2:
         return None
     free = sum(sizes) - len(sizes)

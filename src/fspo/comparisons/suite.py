@@ -110,7 +110,7 @@ class Suite(Settings):
 
 
 def merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """`over` laid over `values`, table by table; a table with a name of its own replaces the one below it."""
+    """`values` updated by `over`, table by table; a table with a `name` replaces the old one."""
     result = dict(values)
     for key, value in over.items():
         known = result.get(key)

@@ -60,7 +60,7 @@ class UpdateTracker(Recorder):
             out = self.objective(
                 logprobs, old_logprobs, advantages, mask, totals=totals, staleness=self.update, **options
             )
-        else:  # no gradient, but a loss that this rank can differentiate like the others
+        else:  # no rows on this rank: a loss of zero that still supports backward
             empty = logprobs.detach().sum(-1)
             out = Output(logprobs.sum(), empty, empty, empty, {})
         if record and torch.is_grad_enabled():

@@ -83,8 +83,8 @@ def quantile_edges(values: ArrayLike, bins: int, count: ArrayLike | None = None,
     """The inner edges of `bins` bins of equal shares, each an observed value.
 
     Where many responses have one value there are fewer bins: none has less than `least` of its share, since one of a
-    few responses would decide the LRE. With `count`, the values are distinct and in order, and each stands for so many
-    responses.
+    few responses would decide the LRE. With `count`, the values are distinct and in order, and `count` is the number of
+    responses of each.
     """
     if bins < 1:
         raise ValueError(f"bins = {bins} must be at least 1")

@@ -16,7 +16,7 @@ from fspo import ratios
 from fspo.fairness.bins import CONFIDENCE, Array, Interval, Z, quantile_edges
 from fspo.fairness.scaling import ScalingLaw, scaling_law
 
-FAR = 7.0  # an outlier is beyond so many times the 80 % quantile of its side: about 6 deviations of a Gaussian
+FAR = 7.0  # an outlier is beyond this multiple of the 80 % quantile of its side: about 6 deviations of a Gaussian
 MOST_OUTLIERS = 0.02  # a larger share far out is part of the distribution, unless it is a single row or two
 TAIL = (0.05, 0.25)  # share of the rows in a tail that H is fitted to: fewer rows are noise, more are near the centre
 EXPONENTS = (-0.5, 1.5)  # searched

@@ -11,7 +11,7 @@ completions that are short, or shorter than their prompt, are queries alone, wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,14 +161,17 @@ def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, p
     q, k = turned(q), turned(k)
     outs = []
     for block in plan.blocks:
-        qb, kb, vb = (
-            x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
-            for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
-        )
+        qb, kb, vb = _gathered(block, q, k, v)
         causal = block.mask is None
         out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=block.mask, is_causal=causal, enable_gqa=True)
         outs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
     return torch.cat(outs).index_select(0, plan.query_index)
+
+
+def _gathered(block: Block, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
+    """Queries, keys and values of a block, (rows, heads, tokens, head size)."""
+    for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys)):
+        yield x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
 
 
 class _Attention(torch.autograd.Function):
@@ -181,10 +184,7 @@ class _Attention(torch.autograd.Function):
         saved: list[Tensor] = []
         outs = []
         for block in plan.blocks:
-            qb, kb, vb = (
-                x.index_select(0, rows).unflatten(0, (block.rows, -1)).transpose(1, 2)
-                for x, rows in ((q, block.queries), (k, block.keys), (v, block.keys))
-            )
+            qb, kb, vb = _gathered(block, q, k, v)
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 qb, kb, vb, is_causal=block.mask is None, attn_mask=block.mask
             )

@@ -24,7 +24,7 @@ from fspo.tensors import Tensor, torch
 Aggregation = Literal["sequence_mean_of_means", "sequence_mean_of_sums", "token_mean"]
 
 NEARLY_ALL = 0.8  # a clip rate above this is worth a warning
-FEW = 8  # a smaller batch says too little about it
+FEW = 8  # smaller batches give no reliable clip rate
 _warned: set[str] = set()  # objectives that were warned about in a user's own loop
 
 

@@ -28,7 +28,7 @@ CACHE = 2 << 30  # bytes for keys and values
 ROWS = 256  # most answers that run at once
 REFILL = 64  # waiting answers are admitted when this many lanes are free: a few at a time cost more than they save
 SHRINK = 0.8  # ended answers leave when at most this share of the lanes would remain, for the same reason
-SPAN = 32  # steps between two reads of the tokens: random numbers are drawn for so many
+SPAN = 32  # steps between two reads of the tokens, for which random numbers are drawn at once
 PREFILL = 16_384  # most prompt tokens that are computed at once, which bounds the memory of activations
 
 

@@ -36,7 +36,7 @@ def rounded(policy: Policy, precision: Precision | None) -> Iterator[None]:
 
 
 def round_weights(weights: Tensor, precision: Precision) -> Tensor:
-    """To bfloat16, to float8 (e4m3, one scale per tensor), or to so many bits of mantissa; as float32."""
+    """To bfloat16, to float8 (e4m3, one scale per tensor), or to a number of mantissa bits; as float32."""
     if precision == "bfloat16":
         return weights.bfloat16().to(weights.dtype)
     if precision == "float8":

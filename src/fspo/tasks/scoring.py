@@ -292,7 +292,7 @@ class _Worker(ForkProcess):
 
     def terminate(self) -> None:
         assert self.pid is not None
-        for kill in (os.killpg, os.kill):  # it may not lead its group yet
+        for kill in (os.killpg, os.kill):  # `setsid` may not have run yet
             with contextlib.suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
 

@@ -33,7 +33,7 @@ LONGEST_EXPRESSION = 400
 DEEPEST = 16  # brackets inside each other
 MOST_TERMS = 8  # of a chain of equations
 LARGEST_POWER = 20_000  # of a number: sympy computes powers to the last digit
-DIGITS = 6  # so many of a rounded fraction are as good as the fraction
+DIGITS = 6  # significant digits that a rounded fraction needs
 
 
 def equal(gold: str, completion: str) -> bool:
@@ -123,7 +123,7 @@ _DENIED = re.compile(  # before a box
 
 @dataclass(frozen=True)
 class Statement:
-    """Where a text states an answer. An empty one leaves the answer open."""
+    """An answer that a text states, and where; empty if none can be determined."""
 
     start: int
     end: int
@@ -190,7 +190,7 @@ def _phrases(text: str) -> Iterator[Statement]:
 
 
 def _read(text: str, start: int, after: int) -> Statement | None:
-    """What a clause says is the answer: a value, the one number in it, or else its words; of a question, nothing.
+    """The answer in a clause: a value, its only number, or its words; None for a question.
 
     The clause is the first sentence after a phrase, without what a subordinate clause adds to it.
     """

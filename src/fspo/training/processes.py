@@ -173,7 +173,7 @@ class _Other:
     def end(self) -> str | None:
         """Why it ended; None if running, finished, or exited because another did."""
         code = self.process.poll()
-        if code in (None, 0, LOST_MAIN):  # 0: all its work is done, and the main one's is not
+        if code in (None, 0, LOST_MAIN):  # 0 before the main process has ended is an error there
             return None
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"

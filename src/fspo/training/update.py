@@ -60,12 +60,12 @@ class Learner:
         members = answers.members
         updates: list[Update] = []
         every = self.config.log.cosine
-        late = self.config.rollout.staleness  # rollouts; nothing was trained on before the first arrived
+        late = self.config.rollout.staleness  # in rollouts; smaller during the first steps
         behind = max(0, min(late, step - 1 - late)) * settings.epochs * settings.minibatches
         for epoch in range(settings.epochs):
             minibatches = group_order(len(answers.prompts), settings.minibatches, (self.config.seed, step, epoch))
             if answers.old is None:
-                # Those of the first minibatch come for free from the forward that trains it.
+                # The forward pass that trains the first minibatch also gives its old log-probs.
                 later = [i for groups in minibatches[1:] for g in groups for i in members[g]]
                 self.take_old(answers, self._needed(answers, later))
             for groups in minibatches:

@@ -160,7 +160,7 @@ def _callback(
     observer: Observer,
     asked_to_stop: Callable[[], int],
 ) -> Any:
-    """Held-out evaluation by this package between two of TRL's steps, and news for the observer."""
+    """A TRL callback: held-out evaluation by this package, and the events of the observer."""
     from transformers import TrainerCallback
 
     writer = RunWriter(folder)

@@ -94,7 +94,7 @@ class FSPOConfig(GRPOConfig):
 
     @property
     def sampler_rule(self) -> str:
-        """What a run says at its start about vLLM's mismatch; empty where the rule is not this package's default."""
+        """Start message about the default mismatch rule; empty if another rule is set."""
         mismatch = self.make_objective().mismatch
         return RULE if self.use_vllm and mismatch is not None and mismatch == objectives.Mismatch(**BAND) else ""
 

@@ -177,7 +177,7 @@ class _Actor:
 
 
 def _sampler(objective: Objective, old: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Any]:
-    """What the objective is given about the sampler: verl's weights as they are, or the log-probs that they stand for.
+    """The sampler's inputs to the objective: verl's weights, or for `mismatch` the log-probs rebuilt from them.
 
     verl's `rollout_is` has computed the weights old / sampler; for an objective's own `mismatch` verl must not have
     cut them. The weight of a whole answer is spread over its tokens, whose sum the rule takes.

@@ -114,7 +114,7 @@ def overrides(config: TrainConfig, folder: Path | str, chat: bool = True, resume
 
 
 def mismatch(config: TrainConfig) -> dict[str, Any] | None:
-    """The correction for vLLM's log-probs: the one given, else the default, else (None) what `engines.verl` says."""
+    """The rule for vLLM's log-probs: the one given, else the default; None if `engines.verl` sets one."""
     own = [key for key in flat(config.engines.verl) if key.lstrip("+~").startswith(CORRECTION)]
     given: dict[str, Any] | None = config.objective.get("mismatch")
     if own and given is not None:

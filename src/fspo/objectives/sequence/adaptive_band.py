@@ -119,7 +119,7 @@ class BandTracker:
         bounds = (fresher.u_low, fresher.u_high) if fresher else (u, u)
         known = self.tracked.setdefault(staleness, _Tracked(0, 0.0, 0.0, *bounds))
         clipped = torch.where(A > 0, z > used.high, z < -used.low).double()
-        if known.updates:  # the first band was a guess: what fell outside it says nothing about u
+        if known.updates:  # the first band was a guess, and so is what it clipped
             step = max(0.01, 0.5 / (known.updates + 2)) / clip_rate
             known.u_low = _stepped(known.u_low, known.sigma, step, clipped[A < 0] - clip_rate, caps[0])
             known.u_high = _stepped(known.u_high, known.sigma, step, clipped[A > 0] - clip_rate, caps[1])
@@ -147,7 +147,7 @@ class BandTracker:
 
 
 def _stepped(u: float, sigma: float, step: float, excess: Tensor, cap: float) -> float:
-    """A step of the quantile by the mean excess; none beyond the floor or the cap, where u does not change the rate."""
+    """A step of the quantile by the mean excess; none past the floor or the cap, where u has no effect."""
     up = step * float(excess.mean()) if len(excess) else 0.0
     if sigma == 0 or (up > 0 and sigma * u >= cap) or (up < 0 and sigma * u <= FLOOR):
         return u

@@ -158,7 +158,7 @@ class LogBand(SequenceClip):
     @model_validator(mode="after")
     def _bounded_by_c(self) -> LogBand:
         if self.drift == "bounded" and self.exponents.band != 0.5:
-            raise ValueError("a bounded drift is bounded by the c of c sqrt(L): leave the band's exponent at 0.5")
+            raise ValueError("drift = 'bounded' needs the band's exponent 0.5: its limit is c_low^2 / 2")
         return self
 
     @property
