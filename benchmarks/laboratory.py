@@ -36,7 +36,13 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 UPDATES = (2, 4, 16, 64)
 RATE, SPREAD = 0.1, 1024
 REGIME = Regime(updates=16, jitter=0.005)
-CASES = [(graded, deviation) for graded in (False, True) for deviation in (False, True)]
+CASES = {
+    "0 or 1": (False, False, 0.005),
+    "0 or 1, deviation": (False, True, 0.005),
+    "graded": (True, False, 0.005),
+    "graded, deviation": (True, True, 0.005),
+    "four times the jitter": (False, False, 0.02),
+}  # whether rewards are graded and divided by the group's deviation, and the jitter
 FLOOR = 1e-3  # points of reward: what is smaller is drawn here
 FAMILY = "length_family"
 RULES: dict[str, Objective] = {
@@ -261,12 +267,12 @@ def main() -> None:
         rows = []
         for name, rule in RULES.items():
             cells = []
-            for graded, deviation in CASES:
-                regime = replace(REGIME, deviation=deviation)
+            for graded, deviation, jitter in CASES.values():
+                regime = replace(REGIME, deviation=deviation, jitter=jitter)
                 lost_by = points_lost(problem_of(SPREAD, graded, conflict=conflict), rule, regime)
                 cells.append(f"{lost_by.bias:.2f} + {lost_by.noise / 1000:.3f}")
             rows.append((name, cells))
-        table("rule", [f"{'graded' if graded else '0 or 1'}{', deviation' * d}" for graded, d in CASES], rows)
+        table("rule", CASES, rows)
 
     print(f"Rollouts to {GAIN:.0%} of the gain by length, one parameter per length, step {OWN_REGIME.step}\n")
     table("rule", [f"{L:,}" for L in OWN_LENGTHS], ((name, rollouts_needed(rule)) for name, rule in RULES.items()))

@@ -9,8 +9,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import fspo
@@ -19,6 +21,7 @@ from fspo.cli.main import app
 from fspo.config import read
 from fspo.objectives import OBJECTIVES
 from fspo.training.loop import train
+from helpers.batches import assert_equal, loss_by, random_batch
 
 MODULE = "my_objective"
 
@@ -37,6 +40,19 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield f"{MODULE}:Mine"
     OBJECTIVES._classes = known
     sys.modules.pop(MODULE, None)
+
+
+def test_the_token_level_example_is_its_formula() -> None:
+    text = (Path(__file__).parents[1] / "docs/own-objective.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", text, re.S)[1], names)
+    batch = random_batch(0)
+
+    def formula(logprobs: torch.Tensor) -> torch.Tensor:
+        terms = torch.exp(logprobs - batch.old_logprobs) * batch.advantages.unsqueeze(-1)
+        return -terms[batch.mask].mean()
+
+    assert_equal(loss_by(names["Unclipped"](), batch), formula, batch, "unclipped")
 
 
 def trained(small: list[str], example: str, folder: Path, processes: int = 1) -> Path:

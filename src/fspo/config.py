@@ -72,7 +72,7 @@ class RolloutConfig(_Section):
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
     precision: Literal["bfloat16", "float8"] | Annotated[int, Field(ge=1, le=23)] | None = Field(
         None,
-        description="sample with weights rounded to this format, or to a number of mantissa bits; local engine only",
+        description="sample with weights rounded to this format or number of mantissa bits; local engine only",
     )
 
 

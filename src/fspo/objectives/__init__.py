@@ -22,7 +22,7 @@ from fspo.objectives.batch import Batch, Totals, masked
 from fspo.objectives.clipping import AtRate, Band, Responses, Weighting, accepted
 from fspo.objectives.objective import Objective, Output, Surrogate
 from fspo.objectives.options import KLPenalty, Mismatch
-from fspo.objectives.primitives import pessimistic
+from fspo.objectives.primitives import capped_ratio, pessimistic
 from fspo.objectives.sequence.adaptive_band import HalfWidths
 from fspo.objectives.sequence.fspo import FSPO
 from fspo.objectives.sequence.fspo_gate import FSPOGate
@@ -48,11 +48,11 @@ from fspo.objectives.token.token_clip import TokenClip
 from fspo.settings import Registry
 
 __all__ = [
-    "CISPO", "DAPO", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LENGTH_LAWS", "LUSPO", "PPO", "REINFORCE",
+    "CISPO", "DAPO", "DEFAULT", "DPPO", "FSPO", "GMPO", "GPG", "GRPO", "GSPO", "LUSPO", "PPO", "REINFORCE",
     "RLOO", "SAPO", "VESPO", "AtRate", "Band", "Batch", "ClipCov", "DrGRPO", "Exponents", "FSPOGate",
     "FSPORoot", "HalfWidths", "KLCov", "KLPenalty", "LengthFamily", "LogBand", "Mismatch", "Objective", "Output",
-    "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "get", "get_class",
-    "is_foreign", "known", "masked", "names", "pessimistic", "register", "summaries",
+    "Responses", "SequenceClip", "Surrogate", "TokenClip", "Totals", "Weighting", "accepted", "capped_ratio", "get",
+    "get_class", "known", "masked", "names", "pessimistic", "register", "summaries",
 ]  # fmt: skip
 
 OBJECTIVES: Registry[Objective] = Registry(

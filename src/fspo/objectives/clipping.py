@@ -134,7 +134,7 @@ def at_threshold(
 
 
 def _outward(x: Array, sign: Array, band: Band) -> Array:
-    """Distance of x from the centre in half-widths, on the side that clips: above for A > 0, below for A < 0, else both."""
+    """Distance from the centre in half-widths, on the side that clips: above for A > 0, below for A < 0, else both."""
     off = x - band.centre
     up, down = off / band.above, -off / band.below
     if not sign.any():

@@ -6,10 +6,11 @@ a = g = 1/2 of the length family; h starts at 1/2 and is learnt. The gradient of
 
     exp(S / sqrt(L)) A sum_t grad log pi / R
 
-On-policy that is the true gradient, as FSPO's. Off-policy the weight is at most exp(c) where A > 0 and, by the dual
-clip, exp(2 c) where A < 0, at every length in a band of sqrt(L); it is below 1 for responses that moved against their
-advantage. FSPO's exp(S) spreads without bound: here old or long answers cannot break an update by their weight. The
-band is learnt online for a wanted clip rate (`adaptive_band.py`), under the hard caps c_low and c_high.
+On-policy that is the true gradient, as FSPO's. Off-policy the weight is at most exp(mu sqrt(L) + c) where A > 0 and, by
+the dual clip, exp(mu sqrt(L) + 2 c) where A < 0, in a band of sqrt(L); it is below 1 for responses that moved against
+their advantage. FSPO's exp(S) spreads without bound. The band is learnt online for a wanted clip rate
+(`adaptive_band.py`), under the hard caps c_low and c_high at the mean length M: with a learnt exponent h the half-width
+of S / sqrt(L) is c (L / M)^(h - 1/2).
 """
 
 from __future__ import annotations
