@@ -57,14 +57,8 @@ def test_the_token_level_example_is_its_formula() -> None:
 
 def trained(small: list[str], example: str, folder: Path, processes: int = 1) -> Path:
     """A run that trained with it, by `module:Class`."""
-    own = [
-        "steps=2",
-        f"processes={processes}",
-        "update.lr=0.003",
-        "task.graded=true",
-        f"objective={{name: '{example}', width: 0.02}}",
-    ]
-    train(read(None, [*small, *own]), folder)
+    own = ["steps=2", f"processes={processes}", "update.lr=0.003", "task.graded=true"]
+    train(read(None, [*small, *own, f"objective={{name: '{example}', width: 0.02}}"]), folder)
     return folder
 
 

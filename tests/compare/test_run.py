@@ -200,8 +200,8 @@ def test_ranges_clip_what_is_wanted_of_the_same_responses() -> None:
     responses = _responses(Pilot.seen)
     for each in tuned:
         for rate, values in zip(rates, result[each["name"]], strict=True):
-            found = objectives.get(**each | values)
-            wider, narrower = (found.scaled(k) for k in (1.01, 0.99))  # equal answers are clipped together
+            objective = objectives.get(**each | values)
+            wider, narrower = (objective.scaled(k) for k in (1.01, 0.99))  # equal answers are clipped together
             assert wider is not None
             assert narrower is not None
             kept = [objectives.accepted(o, responses)[responses.has_gradient] for o in (wider, narrower)]

@@ -73,14 +73,6 @@ def test_text_can_be_read_against_its_ground(theme: int) -> None:
         assert max(light[name], light[ground]) / min(light[name], light[ground]) >= 4.5, (name, ground)
 
 
-def test_thinning_keeps_the_mean() -> None:
-    series = charts.Series("a", list(range(1000)), [float(k) for k in range(1000)])
-    thinned, width = charts.thin(series)
-    assert width == 3
-    assert len(thinned.x) <= charts.MOST_POINTS
-    assert list(thinned.y)[:2] == [1.0, 4.0]
-
-
 # --- texts and the shell ---
 
 
