@@ -196,7 +196,7 @@ def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], sentence: st
     [
         ("xyzzy", {}, "there is no objective 'xyzzy'; known: cispo"),
         ("fspo", {"c_hihg": 0.1}, "FSPO has no parameter 'c_hihg'; did you mean 'c_high'?"),
-        ("fspo", {"drift": "bounded", "exponent": 0.6}, "a bounded drift is bounded by the c of c sqrt"),
+        ("fspo", {"drift": "bounded", "exponent": 0.6}, "needs the band.s exponent 0.5: its limit"),
         ("length_family", {"exponent": 0.5}, "LengthFamily has no parameter 'exponent'"),
         ("fspo", {"c_low": float("nan")}, "FSPO.c_low = nan"),
         ("grpo", {"kl": {"kind": "k3"}}, "needs the parameter 'coef'"),
