@@ -61,16 +61,17 @@ class Source:
         """The rows in order, with these columns, and the number of each in the source."""
         # A response that an update of a run left out, because it has no gradient, has no log-ratio.
         recorded = {"log_ratio", "advantage"} <= set(columns) and all(name in self.schema for name in row_files.NEEDED)
-        known = pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT if recorded else pl.lit(True)
-        if not recorded and "mismatch" in columns:  # unknown for an answer without a forward pass
+        known, first = None, 0
+        if recorded:
+            known = pl.col("log_ratio").is_not_null() | row_files.HAS_GRADIENT
+        elif "mismatch" in columns:  # unknown for an answer without a forward pass
             known = pl.col("mismatch").is_not_null()
-        first = 0
         try:
             for batch in self.frame.select(columns).collect_batches():
                 rows = np.arange(first, first + batch.height)
                 first += batch.height
-                kept = batch.select(known).to_series()
-                if len(kept) == batch.height and not kept.all():
+                if known is not None:
+                    kept = batch.select(known).to_series()
                     batch, rows = batch.filter(kept), rows[kept.to_numpy()]
                 if batch.height:
                     yield batch, rows
