@@ -137,6 +137,7 @@ def test_numbers_of_other_libraries() -> None:
     lengths = torch.arange(1, 101)
     report = measure(lengths, torch.ones(100, dtype=torch.bfloat16), bins=np.int64(4))  # type: ignore[arg-type]
     assert [row.count for row in report.bins] == [25] * 4
+    assert [row.label for row in measure(lengths, torch.ones(100), by=lengths % 2).bins] == ["0", "1"]
 
 
 def test_labels() -> None:

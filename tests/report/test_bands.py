@@ -126,8 +126,3 @@ def test_other_ranges_clip_the_same_share_and_other_lengths(tmp_path: Path) -> N
     assert reports["fspo"].flatness < min(reports["gspo"].flatness, reports["rloo"].flatness) / 2
     labels = [objectives.get_class(name).label for name in reports]
     assert rules_at(summary, 0.9) == ([], [f"{label} cannot clip 90.0% with any range." for label in labels])
-
-
-def test_a_run_that_clipped_nothing_has_every_range_at_ten_per_cent(tmp_path: Path) -> None:
-    text = checked(write(change_rows(make_run(tmp_path / "run", steps=4), accepted=pl.lit(1.0)))).text
-    assert "The run clipped only 0.0 %, so every range is set to clip 10.0 %." in text

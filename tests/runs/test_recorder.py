@@ -227,6 +227,11 @@ def test_a_flush_in_the_middle_of_a_rollout_loses_nothing(tmp_path: Path) -> Non
     assert sorted(pl.read_parquet(tmp_path / "records")["update"].unique()) == [0, 1]
     (line,) = read_lines(tmp_path, Metrics)
     assert (line.step, line.updates, line.rows, line.reward, line.loss) == (1, 2, 44, 0.5, 0.1)
+    later, (new, *rest) = fspo.Recorder(tmp_path, rule="gspo"), loss_inputs(4)
+    with pytest.warns(RunWarning, match="NaN"):
+        later.record(new * torch.nan, *rest)
+    later.record(new, *rest)
+    assert [line.step for line in read_lines(tmp_path, Metrics)] == [2], "a rollout without rows keeps no older run"
 
 
 def test_micro_batches_updates_and_rollouts_are_counted_or_explicit(tmp_path: Path) -> None:

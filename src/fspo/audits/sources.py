@@ -103,11 +103,9 @@ def _arrays(values: Any) -> Any:
     """Tensors, and tensors in a list, as arrays."""
     if hasattr(values, "detach"):
         return values.detach().cpu().double().numpy()
-    return (
-        [_arrays(v) for v in values]
-        if isinstance(values, list) and hasattr(next(iter(values), 0), "detach")
-        else values
-    )
+    if isinstance(values, list) and values and hasattr(values[0], "detach"):
+        return [_arrays(row) for row in values]
+    return values
 
 
 def named(data: Any) -> str:

@@ -123,7 +123,10 @@ def partition(values: Any, bins: int | Sequence[float], n: int | None = None) ->
 
     Other numbers are cut, and so are all numbers where edges are given.
     """
-    values = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values)
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.double() if values.is_floating_point() else values
+    values = np.asarray(values)
     if values.shape != (len(values) if n is None else n,):
         raise ValueError(f"by has the shape {values.shape} where one value per response is needed")
     names, index = np.unique(values, return_inverse=True)

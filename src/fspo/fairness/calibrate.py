@@ -97,7 +97,7 @@ def partition_bands(log_ratio: ArrayLike, lengths: ArrayLike, partition: Any, cl
 
 def _label(name: Any) -> str:
     """Of a partition: 1.0 and 1 are the same one."""
-    return f"{name:g}" if isinstance(name, float) else str(name)
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
 
 
 def _shrink(values: Column, variances: Column, usable: NDArray[np.bool_]) -> tuple[Column, Column]:

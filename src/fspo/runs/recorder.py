@@ -154,7 +154,7 @@ class Recorder:
         self._parts: list[dict[str, list[Any]]] = []  # rows of this rank, since the last update ended
         self._waiting = 0  # how many these are
         self._known: dict[str, Any] = {}  # further metrics of the rollout
-        self._must_cut = True  # the folder may hold lines of an earlier run from this step on
+        self._keep: int | None = start  # the next write drops what the folder holds of later steps; None: nothing
 
     @functools.cached_property
     def writer(self) -> RunWriter | None:
@@ -293,7 +293,9 @@ class Recorder:
         ended = self.update >= self.per_rollout
         if ended or sum(len(u.columns["length"]) for u in self.updates) > MOST_ROWS:
             self.flush()
-            self.updates, self._must_cut, self.step = [], False, self.step + 1
+            if self.updates:
+                self.updates, self._keep = [], None
+            self.step += 1
         if ended:
             self.update, self._known = 0, {}
         return metrics
@@ -313,22 +315,22 @@ class Recorder:
             return
         with self._lock:
             if updates := self.updates:
-                if self._must_cut:
+                if self._keep is not None:
                     _last[str(self._folder)] = id(self)  # it takes the folder over from an earlier recorder
                 elif self._folder is not None and _last.get(str(self._folder)) != id(self):
                     self._warn("two", f"two recorders write to {self._folder}: make one, or give each its own folder")
-                self.written = self.close(self.step, cut=self._must_cut, **self._known)
-                self.updates, self._must_cut = updates, True
+                self.written = self.close(self.step, keep=self._keep, **self._known)
+                self.updates, self._keep = updates, self.step - 1
                 for kind, text in self.written.warnings.items() if self.warns else ():
                     self._warn(kind, text)
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
 
-    def close(self, step: int, *, cut: bool = False, **known: Any) -> Metrics:
+    def close(self, step: int, *, keep: int | None = None, **known: Any) -> Metrics:
         """End a step: write its metrics and rows, and return the metrics. `known` are further metrics.
 
-        With `cut`, what the folder has of this and of later steps is dropped first.
+        What the folder has of steps after `keep`, if given, is dropped first.
         """
         updates, self.updates = self.updates, []
         values = known | (summarise(updates, self.bins) if updates else {})
@@ -336,8 +338,8 @@ class Recorder:
         metrics = metrics.model_copy(update={"warnings": warnings_of(metrics)})
         if self.writer is not None:
             with self.writing():
-                if cut:
-                    self.writer.cut(step - 1)
+                if keep is not None:
+                    self.writer.cut(keep)
                 self.writer.rows(metrics.step, _table(updates, metrics.step))
                 self.writer.append(metrics)
                 for cosine in (u.cosine for u in updates if u.cosine is not None):
@@ -374,7 +376,7 @@ def _tensors(name: str, values: Any) -> Any:
 def _metric(name: str, value: Any) -> float:
     """A further metric as a float; refused if `Metrics` has another type under that name."""
     try:
-        Metrics(step=1, cut=None, **{name: float(value)})
+        Metrics(step=1, keep=None, **{name: float(value)})
     except (TypeError, ValueError, RuntimeError):
         shown = " ".join(repr(value).split())[:40]
         raise ValueError(f"{name} = {shown} is no metric: give a number (whole for a count), or another name") from None
