@@ -71,8 +71,7 @@ class RolloutConfig(_Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature; log-probs are taken at it too")
     staleness: int = Field(0, ge=0, description="train on answers sampled this many steps ago")
     precision: Literal["bfloat16", "float8"] | Annotated[int, Field(ge=1, le=23)] | None = Field(
-        None,
-        description="sample with weights rounded to this format or number of mantissa bits; local engine only",
+        None, description="sample with weights rounded to this format or number of mantissa bits; local engine only"
     )
 
 
@@ -89,9 +88,7 @@ class UpdateConfig(_Section):
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
     clip_norm: float | None = Field(None, gt=0, description="largest gradient norm; null for no such limit")
     clip_ratio: float | None = Field(
-        2.0,
-        gt=0,
-        description="largest gradient norm, in median norms of the last updates; null for no such limit",
+        2.0, gt=0, description="largest gradient norm, in median norms of the last updates; null for no such limit"
     )
     all_rows: bool = Field(
         False, description="also compute answers without a gradient, so that figures about S cover them"

@@ -35,21 +35,14 @@ def python_command(code: str) -> list[str]:
 
 
 def threads(parameters: int, cores: int | None = None, processes: int = 1) -> int:
-    """How many threads each of the processes of this machine should compute with.
-
-    Measured on two idle cores, time with two threads over time with one: at 0.8 M parameters 0.62 for an update and 0.8
-    for a rollout, at 0.1 M parameters 0.75 and 1.0, at 15,000 parameters 0.9 and 1.15. Results are bit-identical only
-    for the same number of threads.
-    """
+    """How many threads each of the processes of this machine should compute with; results are bit-identical only for
+    the same number. Two threads slow down rollouts of models of 15,000 parameters."""
     return 1 if parameters < 50_000 else max(1, (usable_cores() if cores is None else cores) // processes)
 
 
 def processes(parameters: int | None, prompts: int, cores: int | None = None) -> int:
-    """How many processes should train a model of this size (None if unknown) together on this machine's CPU.
-
-    One per core for a small model, as long as each has a few prompts of a rollout; one for a large model, whose
-    products are divided among threads at less cost and whose weights are then held once.
-    """
+    """How many processes should train a model of this size (None if unknown) together on this machine's CPU: one per
+    core for a small model, as long as each has a few prompts; one for a large model, whose weights are held once."""
     if parameters is None or parameters >= SMALL:
         return 1
     return max(1, min(usable_cores() if cores is None else cores, MOST_PROCESSES, prompts // PROMPTS_EACH))
@@ -69,12 +62,8 @@ def usable_cores() -> int:
 
 
 def sampling_threads(parameters: int, threads: int) -> int:
-    """How many of `threads` a rollout should be sampled with.
-
-    Sampling one token of a small model takes hundreds of matrix products of 0.1 ms each, and the threads wait for each
-    other after every product. At 0.8 M parameters two threads save a fifth of a rollout's time on two idle cores, and
-    double it when another program occupies one of them (1.4 s against 0.7 s).
-    """
+    """How many of `threads` a rollout should be sampled with. Threads wait for each other after every product: with
+    0.8 M parameters two save a fifth of the time on idle cores, and double it beside another program."""
     return 1 if parameters < SMALL else threads
 
 
@@ -87,12 +76,8 @@ def quiet() -> None:
 
 
 def keep_heap() -> bool:
-    """Let the C library keep freed memory instead of returning each large tensor to the system; True if it does.
-
-    The activations of one update are freed and allocated again at once. Without this setting each of them is unmapped,
-    mapped and zeroed again, which takes 8 % of an update's time on a small model. Only glibc has the setting; elsewhere
-    this does nothing.
-    """
+    """Let the C library keep freed memory, where it can (glibc); True if it does. Returning the activations of every
+    update to the system, and zeroing them again, takes 8 % of an update's time on a small model."""
     if platform.libc_ver()[0] != "glibc":
         return False
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h

@@ -84,7 +84,6 @@ def test_a_model_that_is_nowhere_is_one_sentence(command: Command, model: str) -
         (["train", "task=broken:Task", "--out", "run"], "the task 'broken:Task' cannot be loaded"),
         (["train", "task={"], "the value of 'task={' is not YAML"),
         (["train", "bytes.yaml"], "bytes.yaml cannot be read"),
-        (["train", "keys.yaml"], "keys.yaml must hold a table of settings"),
         (["eval", "tiny:1x32", "--prompts", "0"], "prompts = 0 leaves nothing to evaluate"),
         (["eval", "tiny:1x32", "--samples", "-1"], "samples = -1 leaves nothing to evaluate"),
         (["eval", "tiny:1x32", "--temperature", "nan"], "temperature is nan"),
@@ -99,7 +98,6 @@ def test_bad_values_are_named(
     (tmp_path / "a-file").write_text("")
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe")
-    (tmp_path / "keys.yaml").write_text("1: 2\n")
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").write_text('{"model_type": "qwen3"}')
     small = "--out" in arguments and "--resume" not in arguments

@@ -1,7 +1,7 @@
 """The rows that are audited, as arrays: which role each column has, and its values, checked.
 
-Roles are given by the user or recognised by the names that trainers use. The first bad value stops the audit with a
-sentence that names its file, row and column. Of a large table a random sample is audited.
+Roles are given, or recognised by the names that trainers use. The first bad value stops the audit with its file, row
+and column. Of a large table a random sample is audited.
 """
 
 from __future__ import annotations

@@ -204,12 +204,12 @@ def _ending(path: Path) -> str:
 
 def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
     """A table of text. Types are those of all rows: a column of numbers and words holds words."""
-    with _decompressed(path) as file:
-        start = file.read(1 << 16)
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    with io.BufferedReader(_decompressed(path)) as file:
+        first, more = file.readline(), file.read(1 << 10)
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError(f"{path} is UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
     if kind in SEPARATORS:
-        separator, header = SEPARATORS[kind], start.partition(b"\n")[0].decode("utf-8", "replace")
+        separator, header = SEPARATORS[kind], first.decode("utf-8", "replace")
         other = next((mark for mark in ";\t|," if mark in header), "")
         if separator not in header and other:
             raise ValueError(
@@ -217,22 +217,14 @@ def _text(path: Path, kind: str) -> pl.LazyFrame | pl.DataFrame:
                 "and decimal points"
             )
         return pl.scan_csv(path, separator=separator, glob=False, infer_schema_length=None)
-    if start.startswith(b"\xef\xbb\xbf"):
+    if first.startswith(b"\xef\xbb\xbf"):
         raise ValueError(f"{path} begins with a byte order mark: remove its first three bytes, as tail -c +4 does")
-    if kind == ".json" and start.lstrip()[:1] == b"{" and not _has_lines(path):
+    if kind == ".json" and first.lstrip()[:1] == b"{" and not (first.rstrip().endswith(b"}") and more.strip()):
         raise ValueError(f"{path} is one JSON object: give a list of objects, one per answer, or JSON lines")
-    if start.lstrip()[:1] == b"[":
+    if (first + more).lstrip()[:1] == b"[":
         with _decompressed(path) as file:
             return pl.read_json(file.read(), infer_schema_length=None)
     return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
-
-
-def _has_lines(path: Path) -> bool:
-    """Whether the first line is an object of its own, with others after it."""
-    with _decompressed(path) as file:
-        lines = (line for line in io.BufferedReader(file) if line.strip())
-        first = next(json_objects(line.decode("utf-8", "replace") for line in lines))
-        return isinstance(first, dict) and next(lines, None) is not None
 
 
 def _count(table: pl.LazyFrame | pl.DataFrame) -> list[int] | None:

@@ -224,8 +224,7 @@ def audit(
         ),
     ] = None,
     clip_rate: Annotated[
-        float | None,
-        typer.Option(help="rate for which the band is chosen; default: the run's"),
+        float | None, typer.Option(help="rate for which the band is chosen; default: the run's")
     ] = None,
     mismatch: Annotated[
         bool, typer.Option("--mismatch", help="the log-probs compare sampler and trainer: audit mismatch rules")

@@ -55,11 +55,8 @@ def make_start(warm: WarmStart) -> str:
 
 
 def run_cell(cell: Cell, warm: WarmStart | None, work: Path) -> Row:
-    """Run a cell in a folder of its own below `work`, and remove the folder afterwards.
-
-    Training that stops because its gradients are not finite is a result. Any other error leaves the folder for
-    inspection.
-    """
+    """Run a cell in a folder of its own below `work`, and remove the folder afterwards. Training that stops because its
+    gradients are not finite is a result; any other error leaves the folder for inspection."""
     import torch
 
     from fspo import __version__, tasks

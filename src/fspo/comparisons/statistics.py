@@ -2,10 +2,8 @@
 
 Runs from one warm start are correlated, so intervals are over warm starts, with all seeds of a start taken together;
 where all runs have one start, they are over seeds and hold for that start alone. Methods are compared by pairs of the
-same task and seed. Means get Student's interval over the means of these units, with Welch's degrees of freedom where
-several tasks are averaged. Other figures (LRE, flatness, clip rate) get a bootstrap over units (`DRAWS` resamplings
-with a fixed seed): the expanded percentile interval of Hesterberg (arXiv 1411.5279), which for a mean of normal values
-is Student's.
+same task and seed. Means get Student's interval over these units, with Welch's degrees of freedom across tasks; LRE,
+flatness and clip rate a bootstrap over units: the expanded percentile interval of Hesterberg (arXiv 1411.5279).
 """
 
 from __future__ import annotations
@@ -144,7 +142,7 @@ def weaker_end(row: Row) -> float | None:
     return min(known) if len(known) == 2 else None
 
 
-def _end(row: Row, at: int) -> float | None:
+def end(at: int, row: Row) -> float | None:
     """The gain in accuracy of the easiest (0) or the hardest (-1) quarter of the prompts."""
     bins = row["gains"] or []
     return float(bins[at]["final"] - bins[at]["start"]) if len(bins) > 1 else None
@@ -153,8 +151,8 @@ def _end(row: Row, at: int) -> float | None:
 ENDPOINTS: dict[str, Callable[[Row], float | None]] = {
     "gain": gain,
     "weaker end": weaker_end,
-    "easiest quarter": partial(_end, at=0),
-    "hardest quarter": partial(_end, at=-1),
+    "easiest quarter": partial(end, 0),
+    "hardest quarter": partial(end, -1),
 }
 
 

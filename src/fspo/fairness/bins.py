@@ -31,9 +31,7 @@ FEW_VALUES = 20
 
 def column(values: Any, name: str, n: int | None = None) -> Column:
     """A finite (N,) float64 array."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().double().numpy()
-    numbers = np.asarray(values, dtype=np.float64)
+    numbers = _array(values).astype(np.float64)
     if numbers.ndim != 1 or not len(numbers):
         raise ValueError(f"{name} must be a non-empty column of numbers, not of shape {numbers.shape}")
     if n is not None and len(numbers) != n:
@@ -123,16 +121,21 @@ def partition(values: Any, bins: int | Sequence[float], n: int | None = None) ->
 
     Other numbers are cut, and so are all numbers where edges are given.
     """
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = values.double() if values.is_floating_point() else values
-    values = np.asarray(values)
+    values = _array(values)
     if values.shape != (len(values) if n is None else n,):
         raise ValueError(f"by has the shape {values.shape} where one value per response is needed")
     names, index = np.unique(values, return_inverse=True)
     if np.issubdtype(values.dtype, np.number) and (len(names) > FEW_VALUES or not isinstance(bins, Integral)):
         return cut(column(values, "by"), bins)
     return Bins(index, [str(name) for name in names], [(math.nan, math.nan)] * len(names))
+
+
+def _array(values: Any) -> Array:
+    """Of a list, an array, or a tensor of any precision."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.double() if values.is_floating_point() else values
+    return np.asarray(values)
 
 
 def _label(value: float) -> str:

@@ -75,11 +75,7 @@ class MeasuredCosine:
 
 
 def measure_cosine(
-    true_values: Tensor,
-    clipped_values: Tensor,
-    accepted: Tensor,
-    index: Tensor,
-    parameters: Iterable[Tensor],
+    true_values: Tensor, clipped_values: Tensor, accepted: Tensor, index: Tensor, parameters: Iterable[Tensor]
 ) -> MeasuredCosine:
     """The cosine between the clipped and the true update of a model, and its bound, from the gradients of the bins.
 

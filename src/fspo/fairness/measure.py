@@ -107,18 +107,12 @@ def measure(
 
 
 def report_of_bins(
-    bins: Bins,
-    clipped: Array,
-    *,
-    count: Array | None = None,
-    attribute: str = "length",
-    draws: int = 1000,
+    bins: Bins, clipped: Array, *, count: Array | None = None, attribute: str = "length", draws: int = 1000
 ) -> FairnessReport:
     """The report of responses that are already in bins.
 
-    `clipped` is the share of each response's gradient that clipping removed. Where a value in the bins stands for
-    several responses, `count` is their number and `clipped` the sum of their shares. `draws` are those of the LRE's
-    bootstrap; with 0 its interval is NaN.
+    `clipped` is the share of each response's gradient that clipping removed; where a value stands for several ones,
+    `count` is their number and `clipped` the sum. With 0 `draws` of its bootstrap the LRE's interval is NaN.
     """
     rows = bins.sum(count)
     # From what is clipped, not from what is accepted: where nothing is, rates are 1 and the LRE is 0 exactly.

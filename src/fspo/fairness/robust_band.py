@@ -39,11 +39,8 @@ class BandExponent:
 
 
 def outlier_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
-    """Outliers among rows of similar length; all False if more than MOST_OUTLIERS.
-
-    The rows are compared within bins of length by the median and the 20 % and 80 % quantiles of (S - mu L) / sqrt(L),
-    which a fifth of outliers in a bin cannot move far.
-    """
+    """Outliers among rows of similar length, by quantiles of (S - mu L) / sqrt(L) within bins of length, which a fifth
+    of outliers cannot move far; all False if more than MOST_OUTLIERS."""
     S, L = np.asarray(log_ratio, np.float64), np.asarray(lengths, np.float64)
     some = slice(None, None, -(-len(S) // MOST_ROWS))  # quantiles need no more rows
     z = (S - _median_drift(S[some], L[some]) * L) / np.sqrt(L)
@@ -64,10 +61,9 @@ def outlier_rows(log_ratio: Array, lengths: Array) -> NDArray[np.bool_]:
 def band_exponent(log_ratio: Array, lengths: Array, sign: Array, clip_rate: float) -> BandExponent:
     """H from what a band at this rate clips, with an interval that holds for any distribution of z.
 
-    The rows are without outliers. At the right H being clipped does not depend on the length, so that the covariance
-    of the two over rows is 0 up to the chance of a random permutation and the error of mu. H is where it is 0, and the
-    interval all H at which it could be by chance. One row counts as clipped or not, however far out it lies. Where A is
-    known (sign is not all 0) only the side on which clipping acts counts.
+    The rows are without outliers. At the right H being clipped does not depend on the length: H is where the covariance
+    of the two over rows is 0, and the interval all H at which it could be by the chance of a random permutation and the
+    error of mu. Where A is known (sign is not all 0) only the side on which clipping acts counts.
     """
     from scipy.special import stdtrit
 
@@ -145,11 +141,8 @@ def robust_law(law: ScalingLaw, log_ratio: Array, lengths: Array, outliers: Arra
 
 
 def fresh_rate_interval(clip_rate: float, count: int) -> Interval:
-    """The clip rate on fresh rows of a band whose ends are order statistics of `count` rows.
-
-    The share of fresh rows beyond the k-th outermost of n rows has the distribution Beta(k, n + 1 - k), whatever that
-    of z is; both ends together take k = clip_rate (n + 1), and at least the outermost row on each side.
-    """
+    """The clip rate on fresh rows of a band whose ends are order statistics of `count` rows: the share beyond the k-th
+    outermost of n is Beta(k, n + 1 - k). Both ends take k = clip_rate (n + 1), at least the outermost row each."""
     k = min(max(2.0, clip_rate * (count + 1)), count + 0.5)
     from scipy.special import betaincinv
 

@@ -67,10 +67,9 @@ def scaling_law(log_ratio: ArrayLike, lengths: ArrayLike) -> ScalingLaw:
 def _small(S: Column, L: Column, H: float, mu: float, scale: float) -> ScalingLaw:
     """Intervals of few rows, which sandwich errors make too short.
 
-    H: all values at which u^2 has no more covariance with log L than a random permutation gives, which holds for any
-    distribution of u. mu: residuals enlarged by their leverage (HC3), and Student's t of the effective rows, or the
-    bootstrap of the studentised estimate where that reaches further, as for skewed rows. sigma: the errors of the
-    spread at the centre of log L and of H, which are nearly independent, combined for each end.
+    H: all values at which u^2 has no more covariance with log L than a random permutation gives. mu: residuals enlarged
+    by their leverage (HC3) and Student's t, or the bootstrap of the studentised estimate where that reaches further.
+    sigma: the errors of the spread at the centre of log L and of H, nearly independent, combined for each end.
     """
     from scipy.special import stdtrit
 

@@ -6,11 +6,10 @@ gradient of an update in the logit of a kind is
 
     sum over k of P_old(k) E[ f'(S + noise) ] (k - L p)
 
-S has a part that the shared parameters make, known for each k, and noise from all other parameters of a model, which
-move too while it is trained: Gaussian with variance v = jitter^2 u L after u updates, and mean -v / 2 as an importance
-ratio needs, independent of the reward. The expectation over it is closed (a truncated lognormal mean), so a rollout
-is a deterministic map of the parameters, and its fixed point can be solved for. At a fixed point the shared
-parameters do not move, so that without jitter nothing would be clipped there.
+S has a part that the shared parameters make, known for each k, and noise from all other parameters of a model: Gaussian
+with variance v = jitter^2 u L after u updates and mean -v / 2, independent of the reward. The expectation over it is
+closed (a truncated lognormal mean), so a rollout is a deterministic map of the parameters, whose fixed point can be
+solved for. There the shared parameters do not move, so that without jitter nothing would be clipped.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ class Regime:
     """How a rollout is trained on.
 
     `step` is the learning rate of theta, for gradients in units of the root mean square of a response's gradient
-    on-policy, so that all rules move alike whatever their constants. `jitter` is the scale of a token's log-ratio that
-    one update adds through all other parameters. With `deviation` the advantage is divided by the deviation of a
-    kind's rewards.
+    on-policy, so that all rules move alike. `jitter` is the scale of a token's log-ratio that one update adds through
+    all other parameters. With `deviation` the advantage is divided by the deviation of a kind's rewards.
     """
 
     updates: int = 16
@@ -153,9 +151,8 @@ class Losses(NamedTuple):
 def losses(problem: Problem, rule: Objective, regime: Regime) -> Losses:
     """What the rule's fixed point costs, and what each response's noise adds, for problems of one parameter.
 
-    The fixed point that N responses give instead of all has the variance V / (N M^2), with the variance V of one
-    response's update and the derivative M of the mean update in theta. It costs half the curvature of the true
-    objective times that variance.
+    The fixed point of N responses has the variance V / (N M^2), V of one response's update, M the derivative of the
+    mean update in theta. It costs half the curvature of the true objective times that variance.
     """
     if problem.features.shape[1] != 1:
         raise ValueError(f"losses are of problems of one parameter, not {problem.features.shape[1]}")

@@ -4,9 +4,8 @@ The packed order is all prompts, then all completions, without padding: the line
 attention alone, sequences are gathered into padded blocks of similar length. All completions of a group read the same
 prompt keys, and their gradients are summed into that one copy.
 
-A block of long sequences holds prompt and completion as queries and as keys: it needs no mask, the kernel skips keys
-after the query, and memory is linear in the length. The prompts' queries in it are computed and not used, which is why
-completions that are short, or shorter than their prompt, are queries alone, with a mask.
+A block of long sequences holds prompt and completion as queries and as keys: it needs no mask, and memory is linear in
+the length. Completions that are short, or shorter than their prompt, are queries alone, with a mask.
 """
 
 from __future__ import annotations

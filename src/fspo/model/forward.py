@@ -1,12 +1,11 @@
 """The forward pass for training: log-probs of answers, with one copy of each group's prompt and no padding.
 
 Llama (and SmolLM2), Qwen2 and Qwen3 share one structure: RMSNorm, rotary positions, grouped-query attention and SwiGLU,
-with or without biases and norms on queries and keys, and a tied head. This package computes them with its own code on
-the parameters of the Hugging Face module, so that optimizers and checkpoints work as usual. Any other architecture
-can be sampled and evaluated, but not trained here.
+with or without biases and norms on queries and keys, and a tied head: own code on the parameters of the Hugging Face
+module. Any other architecture can be sampled and evaluated, but not trained here.
 
-The old log-probs come from this forward as well: sampling with a KV cache differs from it by rounding (about 1e-3 in
-low precision), which is more than the whole clip range of a length-normalised objective.
+The old log-probs come from this forward as well: sampling with a KV cache differs from it by rounding, which can exceed
+the whole clip range of a length-normalised objective.
 """
 
 from __future__ import annotations
@@ -261,13 +260,7 @@ class _Head(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        temperature: float,
-        entropy: bool,
-        train: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy: bool, train: bool
     ) -> tuple[Tensor, Tensor]:
         n, vocabulary = hidden.shape[0], weight.shape[0]
         scaled = hidden / temperature if temperature != 1.0 else hidden

@@ -8,7 +8,7 @@ A packed batch has flat tokens (N,) in the place of (B, T), and nothing masked o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -37,16 +37,10 @@ class Totals:
 
     @classmethod
     def of(
-        cls,
-        logprobs: Tensor | Sequence[Tensor],
-        old_logprobs: Tensor | Sequence[Tensor],
-        mask: Tensor | Sequence[Tensor] | None = None,
-        *,
-        segment_ids: Tensor | None = None,
-        cu_seqlens: Tensor | Sequence[int] | None = None,
+        cls, logprobs: Any, old_logprobs: Any, mask: Any = None, *, segment_ids: Any = None, cu_seqlens: Any = None
     ) -> Totals:
         """The totals of a batch of log-probs, in any form that an objective takes."""
-        given: dict[str, Any] = {"logprobs": logprobs, "old_logprobs": old_logprobs}
+        given = {"logprobs": logprobs, "old_logprobs": old_logprobs}
         given, mask, packing = laid_out(given, mask, segment_ids, cu_seqlens)
         counts: Any = mask if packing is None else packing.counts
         with torch.no_grad():

@@ -28,11 +28,8 @@ def choose(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
 
 
 def uniforms(seed: int, answers: Tensor, start: Tensor, count: int) -> Tensor:
-    """Numbers in [0, 1), (count, answers): those of each answer's stream from its position `start` on.
-
-    Each number is a function of the seed, the answer and the position (splitmix64), so streams need no memory and an
-    answer draws the same numbers whatever is sampled beside it.
-    """
+    """Numbers in [0, 1), (count, answers): those of each answer's stream from its position `start` on. Each is a
+    function of seed, answer and position (splitmix64): an answer draws the same whatever is sampled beside it."""
     keys = _mix(_mix(torch.tensor(seed % 2**63, device=answers.device)) + answers * WEYL)
     position = start + torch.arange(1, count + 1, device=answers.device).unsqueeze(1)
     return _shift(_mix(keys + position * WEYL), 11).double().mul_(2.0**-53)
@@ -51,11 +48,8 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Invert the cumulative distribution of each row at its uniform number, independently of the other rows.
-
-    Sums are taken in float64 on two levels, over blocks and then inside the block: a single float32 running sum over a
-    large vocabulary would lose rare words. `logits` is overwritten.
-    """
+    """Invert the cumulative distribution of each row at its uniform number; `logits` is overwritten. Sums are taken in
+    float64, over blocks and then inside the block: a float32 sum over a large vocabulary would lose rare words."""
     highest = logits.amax(0)
     _require_finite(highest)
     p = logits.sub_(highest).exp_()

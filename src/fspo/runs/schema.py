@@ -67,9 +67,8 @@ class Metrics(Line):
     """A step: its answers, what its updates did, and the fairness of their clipping.
 
     Clip rates, LRE and flatness are over off-policy responses that have a gradient; mu, sigma and ess over all
-    off-policy responses of an update that were computed, kl and entropy over the computed ones. A response without a
-    gradient is computed only where the objective needs it or `update.all_rows` asks for it. An objective's own numbers
-    may stand beside these.
+    off-policy responses of an update that were computed (without a gradient only where the objective needs them or
+    `update.all_rows` asks for it), kl and entropy over the computed ones. An objective's own numbers may stand beside.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)

@@ -131,9 +131,8 @@ class Choice(Drawn):
     """A sum modulo `base`, at once or with working; which pays depends on the number of digits.
 
     A letter before each digit names its place. An answer with working reads the digits in pieces of any size and
-    writes the sum so far after each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working.
-    Above, every right answer earns 1, and answers at once are mostly guesses. The best policy shows working exactly
-    for questions above `easy`.
+    writes the sum so far after each. Up to `easy` digits a right answer earns 1 at once, and 1 - price with working;
+    above, every right answer earns 1, so that the best policy shows working exactly there.
     """
 
     name: ClassVar[str] = "choice"
@@ -199,9 +198,8 @@ class Conflict(Drawn):
     An answer begins with `letters` letters a or b. Then it follows the parity of the prompt's bits, bit by bit. If the
     last parity is 0 the question is a short one, and the answer ends; if it is 1 the answer counts down from n to 1
     with a letter of its own choice after each number. With x the share of a among the first letters, a right short
-    answer earns 1 - (1 - x)^2 and a right long one 1 - x^2. A share w of the questions is short, so that the mean
-    reward is greatest at x = w. Where long answers have the weight f relative to short ones, it is greatest at
-    w / (w + (1 - w) f): x after training shows the weight that a method gives to long answers.
+    answer earns 1 - (1 - x)^2 and a right long one 1 - x^2. With a share w of short questions the mean reward is
+    greatest at x = w, and at w / (w + (1 - w) f) where long answers have the weight f: x shows a method's f.
     """
 
     name: ClassVar[str] = "conflict"

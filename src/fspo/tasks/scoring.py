@@ -1,8 +1,7 @@
 """Scores a batch of answers: in this process if that is safe, else in processes that can be killed.
 
-The processes belong to a server, which imports the task once and holds a pool of the library pebble: it forks the
-workers, enforces the time limits and replaces workers that died. It has no part of the trainer's memory, so that
-forking is safe whatever the trainer runs, and is in a session of its own: Ctrl-C reaches the trainer only.
+The processes belong to a server, which imports the task once and holds a pool of the library pebble: it forks workers,
+enforces time limits and replaces workers that died. It is in a session of its own: Ctrl-C reaches the trainer only.
 """
 
 import contextlib
@@ -215,10 +214,8 @@ def _end_with(trainer: int) -> None:
 
 
 class Pool:
-    """Scores the samples of one batch after the other in worker processes.
-
-    Cheap samples are sent in chunks, whose time limit is that of a single sample. If a chunk exceeds it, or its worker
-    dies, the samples of the chunk are scored one by one, so that each failure has its sample.
+    """Scores the samples of one batch after the other in worker processes. Cheap samples are sent in chunks; if a chunk
+    exceeds the time limit or its worker dies, its samples are scored one by one, so that each failure has its sample.
     """
 
     def __init__(self, task: Task, workers: int, timeout: float, memory_mb: int, fd: int) -> None:

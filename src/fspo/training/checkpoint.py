@@ -1,8 +1,7 @@
 """Checkpoints: atomic, without pickle, the last few kept.
 
 A checkpoint is a folder with the model as any Hugging Face tool reads it, the optimiser's moments, the answers not yet
-trained on, a small JSON file, and checksums of them all. It is written under another name, flushed to disk, and
-renamed; the checksums detect later damage.
+trained on, a small JSON file, and checksums of them all, written under another name, flushed to disk, and renamed.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ prompts and differentiates its share of every minibatch; answers, log-ratios and
 take the same optimiser step. Only the main process, the first, writes, prints and saves. `Team` is one process, which
 has nothing to exchange; `ProcessTeam` is several, by torch.distributed.
 
-The command's own process is the main one and starts the others, which connect to it over the loopback device. A process
-ends with the main one, whose end closes its standard input; when another process ends, the main process says which and
-how at the next exchange, and stops.
+The command's own process is the main one and starts the others, which end with it: its end closes their standard input.
+When another process ends, the main process says which and how at the next exchange, and stops.
 """
 
 from __future__ import annotations

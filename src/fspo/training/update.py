@@ -300,11 +300,8 @@ def _padded(rows: list[list[float]], like: Tensor) -> Tensor:
 
 
 class NormLimit:
-    """The limit on the gradient norm: a fixed number, a multiple of the median norm of the last updates, or both.
-
-    A sum over tokens has a norm that grows with the length of the answers, so that a fixed limit acts on every update
-    of one objective and on none of another. A multiple of the median does not depend on the objective's scale.
-    """
+    """The limit on the gradient norm: a fixed number, a multiple of the median norm of the last updates, which does not
+    depend on the objective's scale, or both."""
 
     def __init__(self, settings: UpdateConfig) -> None:
         self.fixed, self.ratio = settings.clip_norm, settings.clip_ratio
@@ -334,10 +331,9 @@ class NormLimit:
 
 # --- the direction of an update ---------------------------------------------------------------------------------------
 #
-# How far clipping turns an update: the cosine between the objective's update and the unclipped sequence update. The
-# true update is the gradient of exp(S) A, summed over responses. The clipped one is the objective's own, weighted as
-# the objective weighs responses and tokens: where a method's update is another one even without clipping (GRPO divides
-# by L, GSPO takes exp(S / L)), the cosine shows that difference too. Penalties are in neither.
+# How far clipping turns an update: the cosine between the objective's own update and the true one, the gradient of
+# exp(S) A summed over responses. Where a method's update is another one even without clipping (GRPO divides by L, GSPO
+# takes exp(S / L)), the cosine shows that too. Penalties are in neither.
 
 
 def measure_direction(
@@ -365,9 +361,5 @@ def measure_direction(
     index = torch.as_tensor(cut(batch.lengths.cpu().double().numpy(), bins).index, device=accepted.device)
     cosine = measure_cosine(true, scale * clipped, accepted.clamp(0, 1), index, parameters)
     return Cosine(
-        step=at[0],
-        update=at[1],
-        measured=cosine.measured,
-        bound=float(cosine.bound),
-        bound_tight=float(cosine.tight),
+        step=at[0], update=at[1], measured=cosine.measured, bound=float(cosine.bound), bound_tight=float(cosine.tight)
     )

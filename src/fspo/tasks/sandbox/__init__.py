@@ -1,8 +1,7 @@
 """Runs an untrusted Python program in bubblewrap, or with limits only.
 
-Each run of a program is a bubblewrap of its own: new namespaces, the interpreter and its libraries read-only, a small
-folder in memory, no capabilities. Inside, `prelude` sets the limits and becomes the program. This process reads the
-output, and ends a program that exceeds its time, memory or output. What is covered and what is not: docs/sandbox.md.
+Each run is a bubblewrap of its own. Inside, `prelude` sets the limits and becomes the program. This process
+reads the output, and ends a program that exceeds a limit. What is covered and what is not: docs/sandbox.md.
 """
 
 import contextlib
